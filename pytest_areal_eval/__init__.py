@@ -1,0 +1,1 @@
+"""Evaluate language-model checkpoints with pytest."""

@@ -1,0 +1,341 @@
+"""What crosses the seams: requests, responses, episodes, rollouts, and the workflow's contract.
+
+Names and defaults of ``GenerationHyperparameters``, ``ModelRequest`` and ``ModelResponse`` are AReaL's, so that a
+workflow written for AReaL runs unchanged.  Nothing here imports pytest, torch or transformers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, Protocol
+
+StopReason = Literal["stop", "length", "tool_calls", "abort"]
+
+TOP_K_OFF = 100_000_000
+"""AReaL's value for "no top-k"."""
+
+
+@dataclass
+class GenerationHyperparameters:
+    """How to sample.  Every field is sent explicitly, so a checkpoint's own defaults change nothing unseen.
+
+    ``seed`` is this product's addition (AReaL has none); None leaves the choice to the engine.
+    """
+
+    n_samples: int = 1
+    max_new_tokens: int = 16384
+    min_new_tokens: int = 0
+    max_tokens: int = 32768
+    greedy: bool = False
+    top_p: float = 1.0
+    top_k: int = TOP_K_OFF
+    temperature: float = 1.0
+    stop_token_ids: list[int] = field(default_factory=list)
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    stop: list[str] | None = None
+    frequency_penalty: float = 0.0
+    lora_name: str = "default_lora"
+    use_beam_search: bool = False
+    seed: int | None = None
+
+    def new(self, **changes: Any) -> GenerationHyperparameters:
+        """A copy with some fields changed; lists are copied too."""
+        return GenerationHyperparameters(**{**dataclasses.asdict(self), **changes})
+
+    def new_with_stop_and_pad_token_ids(self, tokenizer: Any) -> GenerationHyperparameters:
+        """A copy whose ``stop_token_ids`` also hold the tokenizer's pad and eos ids."""
+        extra = [tokenizer.pad_token_id, tokenizer.eos_token_id]
+        ids = self.stop_token_ids + [i for i in extra if i is not None and i not in self.stop_token_ids]
+        return self.new(stop_token_ids=list(dict.fromkeys(ids)))
+
+    @property
+    def effective_temperature(self) -> float:
+        """0.0 when greedy, else the temperature."""
+        return 0.0 if self.greedy else self.temperature
+
+
+@dataclass
+class ModelRequest:
+    """One generation: token ids in, with its sampling settings.
+
+    ``messages`` is set instead of ``input_ids`` where the server applies the chat template itself.
+    """
+
+    rid: str = field(default_factory=lambda: uuid.uuid4().hex)
+    input_ids: list[int] = field(default_factory=list)
+    gconfig: GenerationHyperparameters = field(default_factory=GenerationHyperparameters)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    tokenizer: Any = None
+    image_data: list[str] = field(default_factory=list)
+    processor: Any = None
+    vision_msg_vllm: list[Any] | None = None
+    messages: list[dict[str, Any]] | None = None
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the chat template (``enable_thinking``, ``tools``), sent along with ``messages``."""
+
+    def copy(self) -> ModelRequest:
+        """A copy that shares the tokenizer and the processor."""
+        return dataclasses.replace(
+            self, input_ids=list(self.input_ids), gconfig=self.gconfig.new(), metadata=dict(self.metadata)
+        )
+
+
+@dataclass
+class ModelResponse:
+    """What an engine answered.
+
+    Attributes:
+        input_tokens: the prompt's ids (empty where the server does not tell).
+        output_tokens: the generated ids, the stop token included.
+        output_logprobs: one for each output token (empty unless asked for).
+        stop_reason: why generation ended.
+        stop_string: the stop string that ended it, if one did.
+        text: the decoded answer where the server sent one, without the stop token.
+        reasoning: the reasoning that the server split off, if it did.
+        input_count: number of prompt tokens where ``input_tokens`` is empty.
+        output_count: number of output tokens where ``output_tokens`` is empty.
+        replica: name of the replica that answered.
+        attempts: HTTP attempts that it took.
+    """
+
+    input_tokens: list[int] = field(default_factory=list)
+    output_tokens: list[int] = field(default_factory=list)
+    output_logprobs: list[float] = field(default_factory=list)
+    output_versions: list[int] = field(default_factory=list)
+    stop_reason: StopReason = "stop"
+    tokenizer: Any = None
+    input_images: list[str] = field(default_factory=list)
+    processor: Any = None
+    latency: float = float("inf")
+    ttft: float = float("inf")
+    itl: list[float] = field(default_factory=list)
+    routed_experts: Any = None
+    text: str | None = None
+    reasoning: str = ""
+    stop_string: str | None = None
+    input_count: int = 0
+    output_count: int = 0
+    replica: str = ""
+    attempts: int = 1
+
+    @property
+    def input_len(self) -> int:
+        """Number of prompt tokens."""
+        return len(self.input_tokens) or self.input_count
+
+    @property
+    def output_len(self) -> int:
+        """Number of generated tokens, the stop token included."""
+        return len(self.output_tokens) or self.output_count
+
+    @property
+    def end_with_stop(self) -> bool:
+        """Whether the last token is one that the tokenizer calls eos or pad."""
+        ends = (self.tokenizer.eos_token_id, self.tokenizer.pad_token_id)
+        return bool(self.output_tokens) and self.output_tokens[-1] in ends
+
+    @property
+    def output_tokens_without_stop(self) -> list[int]:
+        """The generated ids without trailing eos and pad tokens."""
+        ids = list(self.output_tokens)
+        if self.tokenizer is None:
+            return ids
+        ends = {self.tokenizer.eos_token_id, self.tokenizer.pad_token_id}
+        while ids and ids[-1] in ends:
+            ids.pop()
+        return ids
+
+
+class EpisodeStatus(StrEnum):
+    """How an episode ended.  Every requested episode has exactly one."""
+
+    SCORED = "scored"
+    TRUNCATED = "truncated"
+    EMPTY = "empty"
+    UNFINISHED_THINKING = "unfinished_thinking"
+    GRADER_TIMEOUT = "grader_timeout"
+    GRADER_ERROR = "grader_error"
+    PROMPT_TOO_LONG = "prompt_too_long"
+    WORKFLOW_ERROR = "workflow_error"
+    REJECTED = "rejected"
+    TIMEOUT = "timeout"
+    ENGINE_LOST = "engine_lost"
+    CANCELLED = "cancelled"
+
+    @property
+    def kind(self) -> Literal["scored", "grader_fault", "error"]:
+        """The term of ``requested = scored + grader faults + errors`` that this status counts in."""
+        if self in _SCORED:
+            return "scored"
+        return "grader_fault" if self in _GRADER_FAULTS else "error"
+
+
+_SCORED = frozenset(
+    {EpisodeStatus.SCORED, EpisodeStatus.TRUNCATED, EpisodeStatus.EMPTY, EpisodeStatus.UNFINISHED_THINKING}
+)
+_GRADER_FAULTS = frozenset({EpisodeStatus.GRADER_TIMEOUT, EpisodeStatus.GRADER_ERROR})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Episode:
+    """One finished run of the workflow on one item: what the journal keeps and the statistics count.
+
+    Attributes:
+        evaluation: the evaluation's name (empty for a plain script).
+        item_id: the item's id within its evaluation.
+        index: which of the item's ``n_samples`` episodes this is, from 0.
+        status: how it ended.
+        reward: the score; 0.0 for a grader's fault, None where there is none (an error).
+        metrics: further numbers of a dict reward or of the workflow.
+        prompt: the rendered prompt, or the last user message.
+        completion: what the model wrote last (reasoning removed where the server split it off).
+        reasoning: the reasoning where the server split it off.
+        extracted: the answer as the grader read it, where it tells.
+        gold: the answer that was expected, where the grader tells.
+        stop_reason: the last response's.
+        input_tokens: prompt tokens over all of the episode's requests.
+        output_tokens: generated tokens over all of the episode's requests.
+        requests: number of requests that the workflow made.
+        attempts: HTTP attempts over all requests.
+        latency_s: seconds from the episode's start to its end.
+        started_at: Unix time of its start.
+        replica: the replica that answered last.
+        seed: the request seed derived for it, or None.
+        error: what went wrong, one paragraph; empty where nothing did.
+        traceback: the user's frames of the exception, if any.
+    """
+
+    evaluation: str = ""
+    item_id: str
+    index: int = 0
+    status: EpisodeStatus
+    reward: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    prompt: str = ""
+    completion: str = ""
+    reasoning: str = ""
+    extracted: str | None = None
+    gold: str | None = None
+    stop_reason: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    requests: int = 0
+    attempts: int = 0
+    latency_s: float = 0.0
+    started_at: float = 0.0
+    replica: str = ""
+    seed: int | None = None
+    error: str = ""
+    traceback: str = ""
+
+    @property
+    def text(self) -> str:
+        """The completion, under the name that test bodies use."""
+        return self.completion
+
+    @property
+    def counted_reward(self) -> float:
+        """The reward as the headline counts it: 0.0 where there is none."""
+        return 0.0 if self.reward is None else self.reward
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """What an item's test receives: its episodes together.
+
+    Attributes:
+        item: the dataset's record.
+        item_id: its id.
+        episodes: ``n_samples`` of them, ordered by index.
+        task_id: what ``RolloutController.submit`` returned for it.
+        evaluation: the evaluation's name (empty for a plain script).
+        started_at: Unix time of the first episode's start.
+        duration_s: seconds from there to the last episode's end.
+    """
+
+    item: Mapping[str, Any]
+    item_id: str
+    episodes: tuple[Episode, ...]
+    task_id: int = -1
+    evaluation: str = ""
+    started_at: float = 0.0
+    duration_s: float = 0.0
+
+    @property
+    def reward(self) -> float:
+        """Mean of the episodes' rewards, one without a reward counted as 0."""
+        return sum(e.counted_reward for e in self.episodes) / max(len(self.episodes), 1)
+
+    @property
+    def rewards(self) -> list[float]:
+        """Each episode's reward, 0.0 where there is none."""
+        return [e.counted_reward for e in self.episodes]
+
+    @property
+    def text(self) -> str:
+        """The first episode's completion."""
+        return self.episodes[0].completion if self.episodes else ""
+
+    @property
+    def errors(self) -> tuple[Episode, ...]:
+        """The episodes that ended in an error and so carry no reward."""
+        return tuple(e for e in self.episodes if e.status.kind == "error")
+
+
+class InferenceEngine(Protocol):
+    """What a workflow talks to."""
+
+    async def agenerate(self, req: ModelRequest) -> ModelResponse:
+        """Generate once; retried and balanced over the replicas by the controller."""
+        ...
+
+    def get_version(self) -> int:
+        """Version of the weights; 0 for a checkpoint that does not change."""
+        ...
+
+
+class RolloutWorkflow(ABC):
+    """How an item becomes an episode.  AReaL's own abstract class is accepted as well, by duck typing."""
+
+    @abstractmethod
+    async def arun_episode(self, engine: InferenceEngine, data: dict[str, Any]) -> Any:
+        """Run one episode.
+
+        Args:
+            engine: ``await engine.agenerate(ModelRequest(...))``.
+            data: the item's record (a copy).
+
+        Returns:
+            A reward (float, int, bool, numpy scalar), a dict with ``rewards`` (a one-element tensor, array or list) or
+            ``reward`` and further numbers as metrics, a :class:`Score`, or None for "rejected".
+        """
+
+
+@dataclass(frozen=True)
+class Score:
+    """A reward with what the grader saw.
+
+    Attributes:
+        value: the reward.
+        metrics: further numbers.
+        extracted: the answer as the grader read it.
+        gold: the answer that was expected.
+    """
+
+    value: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    extracted: str | None = None
+    gold: str | None = None
+
+
+RewardFn = Callable[..., Any]
+"""``(prompt, completions, prompt_ids, completion_ids, **columns)`` → float, int, bool, numpy scalar, dict or Score."""
+
+Record = Mapping[str, Any]
+Dataset = Sequence[Record]

@@ -1,0 +1,49 @@
+"""What surrounds a running episode: AReaL's ``workflow_context``, one per asyncio task, never a global."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+
+@dataclass(frozen=True)
+class WorkflowContext:
+    """The episode that runs now.
+
+    Attributes:
+        is_eval: always True here; AReaL's workflows read it.
+        task_id: what ``submit`` returned.
+        item_id: the item's id.
+        episode_index: which of the item's episodes this is.
+        seed: the request seed derived from (run seed, item id, episode index).
+        rng: an episode-local random generator seeded with it; use this one, not the global generator.
+        reward_pool: the killable pool that grades; None outside a controller.
+    """
+
+    is_eval: bool = True
+    task_id: int | None = None
+    item_id: str = ""
+    episode_index: int = 0
+    seed: int | None = None
+    rng: Random | None = None
+    reward_pool: Any = None
+
+
+_current: ContextVar[WorkflowContext | None] = ContextVar("areal_eval_episode", default=None)
+
+
+def get() -> WorkflowContext:
+    """The running episode's context; an empty one outside an episode."""
+    return _current.get() or WorkflowContext()
+
+
+def set(context: WorkflowContext) -> None:  # noqa: A001 - AReaL's name
+    """Make ``context`` the running task's."""
+    _current.set(context)
+
+
+def stat_scope() -> str:
+    """Scope that statistics are recorded under, as AReaL names it."""
+    return "eval-rollout" if get().is_eval else "rollout"
