@@ -1,1 +1,22 @@
-"""TODO"""
+"""Workflows turn an item into an episode.
+
+Contract: an object with ``async def arun_episode(engine, data)``; it makes its requests through ``engine`` alone, keeps
+no state between episodes, and returns a reward (or a dict or :class:`~pytest_areal_eval.api.Score` with one).  Nothing here imports pytest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_areal_eval.workflows.rlvr import RLVRWorkflow
+
+__all__ = ["RLVRWorkflow"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "RLVRWorkflow":
+        from pytest_areal_eval.workflows.rlvr import RLVRWorkflow
+
+        return RLVRWorkflow
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

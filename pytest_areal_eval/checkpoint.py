@@ -1,0 +1,129 @@
+"""What must be known of a checkpoint before anything starts: that it is there, its tokenizer, its context length."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_areal_eval.errors import CheckpointError
+
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "n_ctx")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint as the user named it.
+
+    Attributes:
+        path: a directory, or a hub name.
+        name: short name for ids and headers.
+        local: whether ``path`` is a directory here.
+        context_length: from its config.json; None where it is not here or does not tell.
+        generation_defaults: its generation_config.json, which this product overrides explicitly.
+    """
+
+    path: str
+    name: str
+    local: bool
+    context_length: int | None = None
+    generation_defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+def inspect_checkpoint(path: str) -> Checkpoint:
+    """Look at a checkpoint without importing anything heavy.
+
+    Raises:
+        CheckpointError: the directory is not there, is empty, has no config.json or no weights.
+    """
+    folder = Path(path).expanduser()
+    if not folder.exists():
+        if _looks_like_hub_name(path):
+            return Checkpoint(path=path, name=path.rsplit("/", 1)[-1], local=False)
+        raise CheckpointError(f"--model={path}: no such directory", _near(folder))
+    if not folder.is_dir():
+        raise CheckpointError(f"--model={path}: not a directory", "Give the folder that holds config.json.")
+    config = _json(folder / "config.json", path)
+    if not any(next(folder.glob(pattern), None) for pattern in WEIGHTS):
+        raise CheckpointError(f"--model={path}: no weights there (looked for {', '.join(WEIGHTS)})")
+    text = config.get("text_config") or config
+    length = next((int(text[key]) for key in CONTEXT_KEYS if isinstance(text.get(key), int)), None)
+    defaults = folder / "generation_config.json"
+    return Checkpoint(
+        path=str(folder.resolve()),
+        name=folder.resolve().name,
+        local=True,
+        context_length=length,
+        generation_defaults=_json(defaults, path) if defaults.exists() else {},
+    )
+
+
+def load_tokenizer(path: str, *, trust_remote_code: bool = False, need_template: bool = False) -> Any:
+    """The checkpoint's tokenizer; pad falls back to eos.
+
+    Raises:
+        CheckpointError: there is none, it cannot be read, or it has no chat template although one is needed.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError, TypeError, ImportError, AttributeError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointError(
+            f"--model={path}: no usable tokenizer: {first}",
+            "Save the tokenizer beside the weights (tokenizer.save_pretrained).",
+        ) from error
+    if need_template and not tokenizer.chat_template:
+        raise CheckpointError(
+            f"--model={path}: its tokenizer has no chat template",
+            "Add chat_template.jinja to the checkpoint, or give get_input_ids_fn in workflow_kwargs.",
+        )
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def stop_token_ids(checkpoint: Checkpoint) -> list[int]:
+    """The ids that end an answer by the checkpoint's own generation_config.json."""
+    found = checkpoint.generation_defaults.get("eos_token_id")
+    if found is None:
+        return []
+    return [int(i) for i in found] if isinstance(found, list) else [int(found)]
+
+
+def _looks_like_hub_name(path: str) -> bool:
+    parts = path.split("/")
+    return len(parts) == 2 and all(parts) and not path.startswith((".", "~"))
+
+
+def _json(file: Path, path: str) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"--model={path}: no {file.name} there", "Give the folder that save_pretrained wrote."
+        ) from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"--model={path}: {file.name} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"--model={path}: {file.name} holds no JSON object")
+    return found
+
+
+def _near(folder: Path) -> str:
+    import difflib
+
+    parent = folder.parent
+    if not parent.is_dir():
+        return f"{parent} does not exist either."
+    names = sorted(p.name for p in parent.iterdir() if p.is_dir())
+    close = difflib.get_close_matches(folder.name, names, n=1)
+    return (
+        f"Did you mean {parent / close[0]}?"
+        if close
+        else f"{parent} holds: {', '.join(names[:8]) or 'nothing'}."
+    )

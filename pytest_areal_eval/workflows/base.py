@@ -1,0 +1,71 @@
+"""From what a user gives as ``workflow=`` to an object with ``arun_episode``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytest_areal_eval.errors import ConfigError
+
+
+def resolve_workflow(workflow: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
+    """Build the workflow once, so that all episodes share it.
+
+    Args:
+        workflow: an object with ``async arun_episode(engine, data)``, a class of such objects, an ``async def`` function
+            ``(engine, item)``, or the dotted name of any of these.
+        kwargs: the constructor's arguments, for a class.
+
+    Raises:
+        ConfigError: the name cannot be imported, an argument is wrong, or the thing is no workflow.
+    """
+    found, named = workflow, describe_workflow(workflow)
+    if isinstance(found, str):
+        from pytest_areal_eval.rewards.importing import import_from_string
+
+        try:
+            found = import_from_string(found)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(f"workflow={workflow!r}: {error}") from error
+    if inspect.isclass(found):
+        found = _construct(found, dict(kwargs or {}), named)
+    if inspect.iscoroutinefunction(found):
+        return FunctionWorkflow(found)
+    if inspect.iscoroutinefunction(getattr(found, "arun_episode", None)):
+        return found
+    raise ConfigError(
+        f"workflow={named}: {type(found).__name__} has no 'async def arun_episode(self, engine, data)'",
+        "Give a workflow's dotted name, class or instance, or an async function (engine, item).",
+    )
+
+
+def describe_workflow(workflow: Any) -> str:
+    """A short name for messages and for the run's settings."""
+    if isinstance(workflow, str):
+        return workflow
+    named = workflow if inspect.isclass(workflow) or inspect.isroutine(workflow) else type(workflow)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+class FunctionWorkflow:
+    """An ``async def (engine, item)`` as a workflow."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    async def arun_episode(self, engine: Any, data: dict[str, Any]) -> Any:
+        """Call the function; what it returns is the reward."""
+        return await self.function(engine, data)
+
+
+def _construct(cls: type, kwargs: dict[str, Any], named: str) -> Any:
+    try:
+        inspect.signature(cls).bind(**kwargs)
+    except TypeError as error:
+        raise ConfigError(f"workflow={named}: {error}", f"Its signature is {_signature(cls)}.") from error
+    return cls(**kwargs)
+
+
+def _signature(cls: type) -> str:
+    return f"{cls.__name__}{inspect.signature(cls)}"

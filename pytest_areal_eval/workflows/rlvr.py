@@ -1,0 +1,133 @@
+"""RLVR: one question, one answer, one verifiable reward.
+
+The prompt is tokenized exactly once, by ``apply_chat_template``; what the model saw is what the journal keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytest_areal_eval.api import (
+    GenerationHyperparameters,
+    InferenceEngine,
+    ModelRequest,
+    ModelResponse,
+    RolloutWorkflow,
+)
+
+RESERVED = ("prompt", "completions", "prompt_ids", "completion_ids")
+"""Names of the reward's first four arguments; columns of these names are not passed on as keywords."""
+
+
+class RLVRWorkflow(RolloutWorkflow):
+    """Ask once, grade the answer.  Constructor and reward signature are AReaL's.
+
+    Args:
+        reward_fn: ``(prompt, completions, prompt_ids, completion_ids, **columns)`` → reward; a callable or its dotted
+            name.  It runs in the killable pool.
+        gconfig: how to sample; ``n_samples`` is the controller's business and ignored here.
+        tokenizer: a tokenizer object or a checkpoint's path; None sends messages and lets the server tokenize.
+        enable_thinking: passed to the chat template when given.
+        get_input_ids_fn: ``(messages_or_prompt, tokenizer, enable_thinking)`` → ids, instead of the chat template.
+        data_extract_prompt_fn: ``(record)`` → messages or prompt, instead of ``record["messages"]``.
+        template_kwargs: further arguments of the chat template.
+        reward_timeout_s: limit of one reward call; None leaves it to the pool.
+    """
+
+    def __init__(
+        self,
+        reward_fn: Callable[..., Any] | str,
+        gconfig: GenerationHyperparameters | None = None,
+        tokenizer: Any = None,
+        enable_thinking: bool | None = None,
+        get_input_ids_fn: Callable[..., Any] | str | None = None,
+        data_extract_prompt_fn: Callable[..., Any] | str | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        reward_timeout_s: float | None = None,
+    ) -> None:
+        self.reward_fn = reward_fn
+        self.tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
+        gconfig = gconfig or GenerationHyperparameters()
+        self.gconfig = gconfig.new_with_stop_and_pad_token_ids(self.tokenizer) if self.tokenizer else gconfig
+        self.template_kwargs = dict(template_kwargs or {})
+        if enable_thinking is not None:
+            self.template_kwargs["enable_thinking"] = enable_thinking
+        self._get_input_ids = _resolve(get_input_ids_fn)
+        self._extract_prompt = _resolve(data_extract_prompt_fn)
+        self._reward_timeout_s = reward_timeout_s
+        self._grader: Any = None
+
+    async def arun_episode(self, engine: InferenceEngine, data: dict[str, Any]) -> Any:
+        """Ask, decode, grade.  Returns a :class:`~pytest_areal_eval.api.Score`."""
+        request = self.build_request(data)
+        response = await engine.agenerate(request)
+        prompt, completion = self._texts(request, response)
+        columns = {key: value for key, value in data.items() if key not in RESERVED}
+        return await self._reward(prompt, completion, request.input_ids, response.output_tokens, columns)
+
+    def build_request(self, data: Mapping[str, Any]) -> ModelRequest:
+        """The record's request: ids by the chat template, or messages where there is no tokenizer."""
+        source = self._extract_prompt(data) if self._extract_prompt else data["messages"]
+        gconfig = self.gconfig.new(n_samples=1)
+        if self.tokenizer is None:
+            messages = [{"role": "user", "content": source}] if isinstance(source, str) else list(source)
+            return ModelRequest(
+                messages=messages, gconfig=gconfig, template_kwargs=dict(self.template_kwargs)
+            )
+        if self._get_input_ids:
+            thinking = self.template_kwargs.get("enable_thinking", False)
+            ids = self._get_input_ids(source, self.tokenizer, thinking)
+        else:
+            ids = chat_ids(self.tokenizer, source, self.template_kwargs)
+        return ModelRequest(input_ids=list(ids), gconfig=gconfig, tokenizer=self.tokenizer)
+
+    def _texts(self, request: ModelRequest, response: ModelResponse) -> tuple[str, str]:
+        if self.tokenizer is None:
+            shown = (request.messages or [{}])[-1].get("content", "")
+            return str(shown), response.text or ""
+        completion = self.tokenizer.decode(response.output_tokens)
+        if response.stop_string is not None and response.text is not None:
+            completion = response.text  # the tokens may run past the stop string; the answer may not
+        return self.tokenizer.decode(request.input_ids), completion
+
+    async def _reward(
+        self,
+        prompt: str,
+        completion: str,
+        prompt_ids: list[int],
+        completion_ids: list[int],
+        columns: dict[str, Any],
+    ) -> Any:
+        if self._grader is None:
+            from pytest_areal_eval.rewards import AsyncRewardWrapper
+
+            limit = {} if self._reward_timeout_s is None else {"timeout_seconds": self._reward_timeout_s}
+            self._grader = AsyncRewardWrapper(self.reward_fn, **limit)
+        return await self._grader.score(prompt, completion, prompt_ids, completion_ids, **columns)
+
+
+def chat_ids(tokenizer: Any, messages: Any, template_kwargs: Mapping[str, Any]) -> list[int]:
+    """Token ids of a conversation with the generation prompt: one tokenization, no special token added twice."""
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    ids = tokenizer.apply_chat_template(
+        list(messages), tokenize=True, add_generation_prompt=True, return_dict=False, **template_kwargs
+    )
+    return list(ids)
+
+
+def load_tokenizer(path: str) -> Any:
+    """The checkpoint's tokenizer through ``transformers``; pad falls back to eos, as AReaL does."""
+    from pytest_areal_eval.checkpoint import load_tokenizer as load
+
+    return load(path)
+
+
+def _resolve(function: Callable[..., Any] | str | None) -> Callable[..., Any] | None:
+    if not isinstance(function, str):
+        return function
+    from pytest_areal_eval.rewards.importing import import_from_string
+
+    found: Callable[..., Any] = import_from_string(function)
+    return found
