@@ -15,6 +15,7 @@ class WorkflowContext:
     Attributes:
         is_eval: always True here; AReaL's workflows read it.
         task_id: what ``submit`` returned.
+        evaluation: the evaluation's name; empty for a plain script.
         item_id: the item's id.
         episode_index: which of the item's episodes this is.
         seed: the request seed derived from (run seed, item id, episode index).
@@ -24,6 +25,7 @@ class WorkflowContext:
 
     is_eval: bool = True
     task_id: int | None = None
+    evaluation: str = ""
     item_id: str = ""
     episode_index: int = 0
     seed: int | None = None

@@ -1,0 +1,281 @@
+"""The ``@evaluation(...)`` decorator, its settings and their validation.
+
+``evaluation(...)`` is ``pytest.mark.evaluation`` with a typed signature.  Marks of a module and of a class are defaults
+for those of a function.  Nothing is validated or read at import; mistakes are collection errors that name the argument.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypedDict, Unpack
+
+import pytest
+
+from pytest_areal_eval.errors import ConfigError
+
+DEFAULT_WORKFLOW = "pytest_areal_eval.workflows.RLVRWorkflow"
+SAMPLING = ("temperature", "top_p", "top_k", "max_new_tokens", "min_new_tokens", "greedy", "stop", "stop_token_ids",
+            "ignore_eos", "frequency_penalty")
+"""Arguments that are generation settings; a ``parametrize`` argument of such a name replaces the evaluation's."""
+
+
+class EvaluationArguments(TypedDict, total=False):
+    """Arguments of :func:`evaluation`."""
+
+    config: str
+    split: str
+    prompt: str | Callable[[Mapping[str, Any]], Any]
+    answer: str | Callable[[Mapping[str, Any]], Any]
+    workflow: Any
+    workflow_kwargs: Mapping[str, Any]
+    reward_fn: str | Callable[..., Any]
+    reward_range: tuple[float, float]
+    gates: Sequence[str] | str
+    pass_mark: float
+    strict: bool
+    n_samples: int
+    temperature: float
+    top_p: float
+    top_k: int
+    max_new_tokens: int
+    min_new_tokens: int
+    greedy: bool
+    stop: Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    frequency_penalty: float
+    enable_thinking: bool
+    template_kwargs: Mapping[str, Any]
+    episode_timeout: float
+    reward_timeout: float
+    check_gold: bool
+
+
+def evaluation(dataset: Any = None, **settings: Unpack[EvaluationArguments]) -> pytest.MarkDecorator:
+    """Mark a test function, a class or a module (``pytestmark``) as an evaluation.
+
+    Args:
+        dataset: a hub name (``org/name[:split]``), a local file or directory, a callable, a dotted name of one, or a
+            sequence of dicts; paths are relative to the test file's folder, else to the current one.
+        config: the hub dataset's configuration.
+        split: its split.
+        prompt: column, or function of the record, that gives the prompt (a string or a list of messages).
+        answer: column, or function of the record, that gives the expected answer.
+        workflow: dotted name, class or instance with ``async arun_episode(engine, data)``; default: one question, one
+            answer (RLVR).  An ``async def`` test is its own workflow.
+        workflow_kwargs: further arguments of the workflow's constructor.
+        reward_fn: ``(prompt, completions, prompt_ids, completion_ids, **columns)`` → reward; callable or dotted name.
+        reward_range: lowest and highest legal reward; default (0, 1).
+        gates: conditions on the aggregate, such as ``"reward >= 0.6"`` or ``"pass@4 >= 0.5"``.
+        pass_mark: a scored item below it is reported as missed; default 1.0.
+        strict: whether the body's assertions decide; default: whether it has any.
+        n_samples: episodes for each item.
+        temperature, top_p, top_k, max_new_tokens, min_new_tokens, greedy, stop, stop_token_ids, ignore_eos,
+            frequency_penalty: generation settings.
+        enable_thinking, template_kwargs: arguments of the chat template.
+        episode_timeout, reward_timeout: limits in seconds.
+        check_gold: whether golds are checked against themselves at collection; default True where the reward can tell.
+    """
+    given: dict[str, Any] = dict(settings)
+    if dataset is not None:
+        given["dataset"] = dataset
+    return pytest.mark.evaluation.with_args(**given)
+
+
+@dataclass(frozen=True)
+class EvaluationSpec:
+    """A validated decorator.  None means "not said here"."""
+
+    dataset: Any
+    config: str | None = None
+    split: str | None = None
+    prompt: str | Callable[..., Any] | None = None
+    answer: str | Callable[..., Any] | None = None
+    workflow: Any = None
+    workflow_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    reward_fn: str | Callable[..., Any] | None = None
+    reward_range: tuple[float, float] | None = None
+    gates: tuple[str, ...] = ()
+    pass_mark: float = 1.0
+    strict: bool | None = None
+    n_samples: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    max_new_tokens: int | None = None
+    min_new_tokens: int | None = None
+    greedy: bool | None = None
+    stop: tuple[str, ...] | None = None
+    stop_token_ids: tuple[int, ...] | None = None
+    ignore_eos: bool | None = None
+    frequency_penalty: float | None = None
+    enable_thinking: bool | None = None
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    episode_timeout: float | None = None
+    reward_timeout: float | None = None
+    check_gold: bool = True
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The generation settings that this decorator sets."""
+        return {name: getattr(self, name) for name in SAMPLING if getattr(self, name) is not None}
+
+
+ARGUMENTS = tuple(f.name for f in fields(EvaluationSpec))
+
+
+def spec_of(marks: Iterable[pytest.Mark], function: Callable[..., Any]) -> EvaluationSpec:
+    """Merge marks (the closest first, as ``iter_markers`` gives them) into one validated spec.
+
+    Raises:
+        ConfigError: an argument is unknown or has a wrong value; the message names it and the nearest right one.
+    """
+    merged: dict[str, Any] = {}
+    for mark in reversed(list(marks)):
+        merged |= _named(mark)
+    for name in merged:
+        if name not in ARGUMENTS:
+            raise ConfigError(f"@evaluation: unknown argument {name!r}{_nearest(name)}")
+    if "dataset" not in merged:
+        raise ConfigError("@evaluation: no dataset", "Give a file, a hub name, a callable or a sequence of dicts.")
+    checked = {name: _CHECKS[name](name, value) if name in _CHECKS else value for name, value in merged.items()}
+    spec = EvaluationSpec(**checked)
+    if inspect.iscoroutinefunction(function):
+        if spec.workflow is not None or spec.reward_fn is not None:
+            wrong = "workflow" if spec.workflow is not None else "reward_fn"
+            raise ConfigError(f"@evaluation: {wrong}= on an async test", "An async test is its own workflow: return the reward.")
+    elif spec.workflow is None and spec.reward_fn is None:
+        raise ConfigError("@evaluation: neither reward_fn= nor workflow=", "Name the reward, such as reward_fn='pytest_areal_eval.rewards.gsm8k_reward_fn'.")
+    return spec
+
+
+def has_assertions(function: Callable[..., Any]) -> bool:
+    """Whether a test's body asserts (``assert``, ``raise``, ``pytest.fail``), so that the body decides and not the score."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return "AssertionError" in function.__code__.co_names
+    return any(isinstance(node, ast.Assert | ast.Raise) or _is_fail(node) for node in ast.walk(tree))
+
+
+def _is_fail(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("fail", "raises")
+
+
+def _named(mark: pytest.Mark) -> dict[str, Any]:
+    if len(mark.args) > 1:
+        raise ConfigError(f"@evaluation: {len(mark.args)} positional arguments; only the dataset may be one")
+    return ({"dataset": mark.args[0]} if mark.args else {}) | dict(mark.kwargs)
+
+
+def _nearest(name: str) -> str:
+    close = difflib.get_close_matches(name, ARGUMENTS, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(ARGUMENTS)}"
+
+
+def _wrong(name: str, value: Any, wanted: str) -> ConfigError:
+    return ConfigError(f"@evaluation: {name}={value!r} is not {wanted}")
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    values = (value,) if isinstance(value, str) else value
+    if not isinstance(values, Sequence) or not all(isinstance(v, str) and v for v in values):
+        raise _wrong(name, value, "a string or a list of strings")
+    return tuple(values)
+
+
+def _gates(name: str, value: Any) -> tuple[str, ...]:
+    from pytest_areal_eval.stats.gates import parse_gate
+
+    texts = _texts(name, value)
+    for text in texts:
+        parse_gate(text)
+    return texts
+
+
+def _whole(low: int) -> Callable[[str, Any], int]:
+    def check(name: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise _wrong(name, value, f"a whole number of at least {low}")
+        return value
+
+    return check
+
+
+def _number(wanted: str, legal: Callable[[float], bool]) -> Callable[[str, Any], float]:
+    def check(name: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not legal(value):
+            raise _wrong(name, value, wanted)
+        return float(value)
+
+    return check
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(name, value, "True or False")
+    return value
+
+
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _wrong(name, value, "a dict")
+    return value
+
+
+def _column(name: str, value: Any) -> Any:
+    if not (callable(value) or (isinstance(value, str) and value)):
+        raise _wrong(name, value, "a column's name or a function of the record")
+    return value
+
+
+def _reward(name: str, value: Any) -> Any:
+    if not (callable(value) or (isinstance(value, str) and "." in value)):
+        raise _wrong(name, value, "a function or its dotted name")
+    return value
+
+
+def _range(name: str, value: Any) -> tuple[float, float]:
+    if not (isinstance(value, Sequence) and len(value) == 2 and value[0] < value[1]):
+        raise _wrong(name, value, "(lowest, highest)")
+    return float(value[0]), float(value[1])
+
+
+def _ids(name: str, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, Sequence) or not all(isinstance(v, int) for v in value):
+        raise _wrong(name, value, "a list of token ids")
+    return tuple(value)
+
+
+_SECONDS = _number("a number of seconds above 0", lambda v: 0 < v < float("inf"))
+_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
+    "prompt": _column,
+    "answer": _column,
+    "workflow_kwargs": _mapping,
+    "template_kwargs": _mapping,
+    "reward_fn": _reward,
+    "reward_range": _range,
+    "gates": _gates,
+    "pass_mark": _number("a finite number", lambda v: abs(v) < float("inf")),
+    "strict": _flag,
+    "greedy": _flag,
+    "ignore_eos": _flag,
+    "enable_thinking": _flag,
+    "check_gold": _flag,
+    "n_samples": _whole(1),
+    "top_k": _whole(1),
+    "max_new_tokens": _whole(1),
+    "min_new_tokens": _whole(0),
+    "temperature": _number("a number of at least 0", lambda v: 0 <= v < float("inf")),
+    "top_p": _number("above 0 and at most 1", lambda v: 0 < v <= 1),
+    "frequency_penalty": _number("between -2 and 2", lambda v: -2 <= v <= 2),
+    "stop": _texts,
+    "stop_token_ids": _ids,
+    "episode_timeout": _SECONDS,
+    "reward_timeout": _SECONDS,
+}

@@ -1,0 +1,246 @@
+"""Command line and ini keys: declared once in :data:`OPTIONS`, read once into :class:`Settings`.
+
+Invariant: only ``--areal-*`` spellings are registered, so no other plugin or conftest can ever collide with them.  A
+short spelling (``--model``) is translated when nobody else owns it.  Precedence: built-in < ini < decorator < command
+line.  Nothing travels through environment variables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pytest
+
+GROUP = "areal-eval"
+Kind = Literal["value", "flag", "list"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One setting: ``--areal-NAME``, ``--NAME`` where it is free, and the ini key ``areal_NAME``."""
+
+    name: str
+    help: str
+    parse: Callable[[str], Any] = str
+    kind: Kind = "value"
+    metavar: str = "VALUE"
+    short: bool = True
+
+    @property
+    def dest(self) -> str:
+        """Key in ``config.option`` and name of the ini key."""
+        return "areal_" + self.name.replace("-", "_")
+
+    @property
+    def long(self) -> str:
+        """The spelling that always works."""
+        return f"--areal-{self.name}"
+
+    @property
+    def spelling(self) -> str:
+        """The spelling that people type."""
+        return f"--{self.name}" if self.short else self.long
+
+
+def positive_int(text: str) -> int:
+    """A whole number of at least 1."""
+    value = _number(int, text, "a whole number")
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return value
+
+
+def whole_number(text: str) -> int:
+    """Any whole number."""
+    return _number(int, text, "a whole number")
+
+
+def temperature(text: str) -> float:
+    """A finite number of at least 0."""
+    value = _number(float, text, "a number")
+    if not (0 <= value < math.inf):
+        raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
+    return value
+
+
+def probability(text: str) -> float:
+    """A number above 0 and at most 1."""
+    value = _number(float, text, "a number")
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most 1")
+    return value
+
+
+def seconds(text: str) -> float:
+    """A finite number of seconds above 0."""
+    value = _number(float, text, "a number of seconds")
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 seconds")
+    return value
+
+
+def shard(text: str) -> tuple[int, int]:
+    """``i/n`` with 1 ≤ i ≤ n."""
+    head, slash, tail = text.partition("/")
+    if not (slash and head.isdecimal() and tail.isdecimal() and 1 <= int(head) <= int(tail)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not i/n with 1 <= i <= n, such as 1/4")
+    return int(head), int(tail)
+
+
+def order(text: str) -> str:
+    """One of the reporting orders."""
+    if text not in ("auto", "completion", "collection"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not auto, completion or collection")
+    return text
+
+
+def scheduler_name(text: str) -> str:
+    """One of the schedulers."""
+    if text not in ("local", "ray", "slurm"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not local, ray or slurm")
+    return text
+
+
+def named_dataset(text: str) -> tuple[str, str]:
+    """``NAME=SOURCE``."""
+    name, equals, source = text.partition("=")
+    if not (name and equals and source):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SOURCE, such as test_gsm8k=data/test.jsonl")
+    return name, source
+
+
+def _number(kind: Callable[[str], Any], text: str, what: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from None
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option("model", "Checkpoint to evaluate: a directory or a hub name; may be given several times", kind="list",
+           metavar="PATH"),
+    Option("backend", "Inference engine and its replicas, such as hf or hf:d2 (default: hf)", metavar="SPEC"),
+    Option("scheduler", "What starts the servers: local (default), ray or slurm", scheduler_name, metavar="NAME"),
+    Option("dataset", "Read the dataset of evaluation NAME from SOURCE; may be given several times", named_dataset,
+           "list", "NAME=SOURCE"),
+    Option("limit", "Draw a seeded random sample of N items from each dataset", positive_int, metavar="N"),
+    Option("item-seed", "Seed of the sample that the limit draws (default: 0)", whole_number, metavar="N"),
+    Option("shard", "Run part I of N of each dataset; gates are left to the merged run", shard, metavar="I/N"),
+    Option("n-samples", "Episodes for each item", positive_int, metavar="N"),
+    Option("temperature", "Sampling temperature; 0 is greedy", temperature, metavar="T"),
+    Option("top-p", "Nucleus sampling: keep the smallest set of tokens with this probability", probability,
+           metavar="P"),
+    Option("top-k", "Sample among the K likeliest tokens", positive_int, metavar="K"),
+    Option("max-new-tokens", "Longest answer, in tokens", positive_int, metavar="N"),
+    Option("greedy", "Take the likeliest token always", kind="flag"),
+    Option("seed", "Seed of the run; each episode's own seed is derived from it (default: 0)", whole_number,
+           metavar="N"),
+    Option("max-concurrency", "Episodes in flight at once (default: what the replicas run well)", positive_int,
+           metavar="N"),
+    Option("episode-timeout", "Limit of one episode in seconds (default: 600)", seconds, metavar="S"),
+    Option("reward-timeout", "Limit of one reward call in seconds (default: 15)", seconds, metavar="S"),
+    Option("start-timeout", "Limit for a server to become ready in seconds (default: 600)", seconds, metavar="S"),
+    Option("gate", "One more condition, such as 'test_gsm8k:reward >= 0.7'; without NAME: it holds for all; may be "
+           "given several times", kind="list", metavar="[NAME:]COND"),
+    Option("gate-partial", "Decide gates on a chosen part of an evaluation too", kind="flag"),
+    Option("replay", "Score the completions of a JSONL file (by id or index); no model is run", metavar="FILE"),
+    Option("results-dir", "Where runs are kept (default: eval-results)", metavar="DIR"),
+    Option("order", "Report items as they complete or as collected (default: auto)", order, metavar="ORDER",
+           short=False),
+    Option("trust-remote-code", "Run code that a checkpoint or a dataset brings along", kind="flag"),
+)
+BY_NAME = {option.name: option for option in OPTIONS}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options as typed or written in the ini file; None where nobody said anything.
+
+    ``given`` holds the command line's values alone, which win over a decorator; ``ini`` those which do not.
+    """
+
+    given: Mapping[str, Any] = field(default_factory=dict)
+    ini: Mapping[str, Any] = field(default_factory=dict)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Value of an option that no decorator sets: command line, else ini, else ``default``."""
+        return self.given.get(name, self.ini.get(name, default))
+
+    def resolve(self, name: str, decorated: Any, default: Any) -> Any:
+        """Value of an option that a decorator may set: command line, else decorator, else ini, else ``default``."""
+        if name in self.given:
+            return self.given[name]
+        return self.ini.get(name, default) if decorated is None else decorated
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Register the prefixed spellings and the ini keys."""
+    group = parser.getgroup(GROUP, "evaluation of language-model checkpoints (areal-eval)")
+    for option in OPTIONS:
+        also = f" (also {option.spelling})" if option.short else ""
+        attrs: dict[str, Any] = {"dest": option.dest, "default": None, "help": option.help + also}
+        if option.kind == "flag":
+            attrs |= {"action": "store_true"}
+        else:
+            attrs |= {"type": option.parse, "metavar": option.metavar}
+            attrs |= {"action": "append"} if option.kind == "list" else {}
+        group.addoption(option.long, **attrs)
+        kind: Any = {"flag": "bool", "list": "linelist", "value": "string"}[option.kind]
+        parser.addini(option.dest, f"Default of {option.spelling}", type=kind, default=None)
+
+
+def translate_short_spellings(args: list[str], parser: pytest.Parser) -> list[str]:
+    """``--model=x`` → ``--areal-model=x`` for each short spelling in ``args`` that no registered option owns."""
+    shorts = {option.spelling: option for option in OPTIONS if option.short}
+    typed = {arg.partition("=")[0] for arg in _before_double_dash(args)} & shorts.keys()
+    free = {name: shorts[name].long for name in typed if not _owned(name, parser)}
+    if not free:
+        return args
+    end = args.index("--") if "--" in args else len(args)
+    return [_translated(arg, free) for arg in args[:end]] + args[end:]
+
+
+def read_settings(config: pytest.Config) -> Settings:
+    """Collect what was typed and what the ini file says.
+
+    Raises:
+        pytest.UsageError: an ini value does not parse; the message names the key.
+    """
+    given = {o.name: config.getoption(o.dest) for o in OPTIONS if config.getoption(o.dest, None) not in (None, [])}
+    ini: dict[str, Any] = {}
+    for option in OPTIONS:
+        value = config.getini(option.dest)
+        if value not in (None, "", [], False):
+            ini[option.name] = _parse_ini(option, value)
+    return Settings(given, ini)
+
+
+def _parse_ini(option: Option, value: Any) -> Any:
+    try:
+        if option.kind == "flag":
+            return bool(value)
+        return [option.parse(v) for v in value] if option.kind == "list" else option.parse(value)
+    except argparse.ArgumentTypeError as error:
+        raise pytest.UsageError(f"ini key {option.dest}: {error}") from None
+
+
+def _before_double_dash(args: Sequence[str]) -> Sequence[str]:
+    return args[: args.index("--")] if "--" in args else args
+
+
+def _translated(arg: str, free: Mapping[str, str]) -> str:
+    name, equals, value = arg.partition("=")
+    return free[name] + equals + value if name in free else arg
+
+
+def _owned(name: str, parser: pytest.Parser) -> bool:
+    """Whether a registered option has this spelling; asked of the parser itself, by parsing it alone."""
+    try:
+        _, unknown = parser.parse_known_and_unknown_args([name])
+    except pytest.UsageError:  # "expected one argument": it is known
+        return True
+    return name not in unknown

@@ -1,0 +1,205 @@
+"""From a marked function to its tests: load the dataset once, check it, and parametrize through ``pytest_generate_tests``.
+
+Invariant: nothing here starts an engine or imports torch; whatever is wrong with the decorator or the data is one
+collection error that names the argument, or the file and the row.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_areal_eval.errors import ConfigError, UserError
+from pytest_areal_eval.evaluation import EvaluationSpec, has_assertions, spec_of
+from pytest_areal_eval.options import Settings
+
+if TYPE_CHECKING:
+    from pytest_areal_eval.datasets import LoadedDataset
+
+ITEM = "item"
+MODEL = "areal_model"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One marked function with its data.
+
+    Attributes:
+        spec: the decorator.
+        function: the test function.
+        dataset: its records, prepared.
+        ids: an id for each record.
+        selected: indices that the limit and the shard leave.
+        strict: whether the body's assertions decide.
+        shard: the shard that was asked for, if any.
+        golds_wrong: golds that do not verify against themselves, for the summary.
+    """
+
+    spec: EvaluationSpec
+    function: Callable[..., Any]
+    dataset: LoadedDataset
+    ids: Sequence[str]
+    selected: Sequence[int]
+    strict: bool
+    shard: tuple[int, int] | None = None
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the test is its own workflow."""
+        return inspect.iscoroutinefunction(self.function)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemParam:
+    """The parameter behind the ``item`` fixture: an index into the plan's dataset."""
+
+    plan: Plan = field(repr=False)
+    index: int
+
+    @property
+    def id(self) -> str:
+        """The item's id."""
+        return self.plan.ids[self.index]
+
+    @property
+    def record(self) -> Mapping[str, Any]:
+        """The dataset's record."""
+        return self.plan.dataset.records[self.index]
+
+
+class Planner:
+    """Loads each dataset once a session and builds the plans."""
+
+    def __init__(self, settings: Settings, invocation_dir: Path) -> None:
+        self.settings = settings
+        self.invocation_dir = invocation_dir
+        self._datasets: dict[Any, LoadedDataset] = {}
+        self._sources: dict[str, str] = dict(settings.get("dataset", []))
+
+    def parametrize(self, metafunc: pytest.Metafunc) -> None:
+        """Turn a marked function into one test for each selected item (and model).
+
+        Raises:
+            pytest.Collector.CollectError: the decorator, the function or the data is wrong.
+        """
+        marks = list(metafunc.definition.iter_markers("evaluation"))
+        if not marks:
+            return
+        try:
+            plan = self.plan(marks, metafunc.function, metafunc.definition.path)
+            _check_arguments(plan, metafunc.fixturenames)
+        except UserError as error:
+            raise pytest.Collector.CollectError(f"{metafunc.definition.nodeid}: {error}") from error
+        models = self.settings.get("model", [])
+        if len(models) > 1:
+            if MODEL not in metafunc.fixturenames:
+                raise pytest.Collector.CollectError(f"{metafunc.definition.nodeid}: several models need the default controller")
+            metafunc.parametrize(MODEL, models, indirect=True, scope="session", ids=model_names(models))
+        params = [ItemParam(plan, index) for index in plan.selected]
+        metafunc.parametrize(ITEM, params, indirect=True, ids=[param.id for param in params])
+
+    def plan(self, marks: Sequence[pytest.Mark], function: Callable[..., Any], file: Path) -> Plan:
+        """Validate the decorator, load and check its data, select the items."""
+        from pytest_areal_eval.datasets import item_ids, select
+
+        spec = spec_of(marks, function)
+        dataset = self._dataset(spec, function.__name__, file)
+        ids = item_ids(dataset)
+        shard = self.settings.get("shard")
+        selected = select(ids, limit=self.settings.get("limit"), shard=shard, seed=self.settings.get("item-seed", 0))
+        strict = has_assertions(function) if spec.strict is None else spec.strict
+        return Plan(spec, function, dataset, ids, selected, strict, shard)
+
+    def _dataset(self, spec: EvaluationSpec, name: str, file: Path) -> LoadedDataset:
+        from pytest_areal_eval.datasets import load_dataset, prepare, require_columns
+
+        source = self._sources.get(name, spec.dataset)
+        base_dir = self.invocation_dir if name in self._sources else file.parent
+        asks = spec.workflow is None and not inspect.iscoroutinefunction(_function_of(spec)) and spec.reward_fn is not None
+        key = (_identity(source), spec.config, spec.split, base_dir, _identity(spec.prompt), _identity(spec.answer), asks)
+        if key not in self._datasets:
+            trust = bool(self.settings.get("trust-remote-code", False))
+            loaded = load_dataset(
+                source, config=spec.config, split=spec.split, base_dir=base_dir, trust_remote_code=trust
+            )
+            columns = {use: column for use, column in (("prompt", spec.prompt), ("answer", spec.answer)) if isinstance(column, str)}
+            if asks and spec.answer is None and _wants(spec.reward_fn, "answer"):
+                columns["answer"] = "answer"
+            require_columns(loaded, columns)
+            if asks or spec.prompt is not None or spec.answer is not None:
+                loaded = prepare(loaded, prompt=spec.prompt, answer=spec.answer)
+            if asks and spec.check_gold:
+                _check_golds(spec, loaded)
+            self._datasets[key] = loaded
+        return self._datasets[key]
+
+
+def model_names(models: Sequence[str]) -> list[str]:
+    """Short, distinct names of several checkpoints: the last part of each path, more of it where two agree."""
+    parts = [[p for p in str(Path(m).absolute() if Path(m).exists() else m).split("/") if p] for m in models]
+    for depth in range(1, max(map(len, parts)) + 1):
+        names = ["-".join(part[-depth:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    raise pytest.UsageError(f"--model names the same checkpoint twice: {', '.join(models)}")
+
+
+def _function_of(spec: EvaluationSpec) -> Any:
+    return spec.workflow
+
+
+def _identity(value: Any) -> Any:
+    """A dictionary key for what a decorator may hold: text by value, anything else by identity."""
+    return value if isinstance(value, str | None) else id(value)
+
+
+def _check_arguments(plan: Plan, fixturenames: Sequence[str]) -> None:
+    name = plan.function.__name__
+    needed = ("item", "engine") if plan.is_async else ("rollout",)
+    missing = [argument for argument in needed if argument not in fixturenames]
+    if missing:
+        form = f"async def {name}(item, engine)" if plan.is_async else f"def {name}(rollout)"
+        raise ConfigError(f"an evaluation takes {' and '.join(missing)} as argument", f"Write {form}: …")
+
+
+def _wants(reward_fn: Any, column: str) -> bool:
+    """Whether a reward function has a parameter of this name without a default; a function that cannot be read does not."""
+    try:
+        parameters = inspect.signature(_resolved(reward_fn)).parameters
+    except (TypeError, ValueError):
+        return False
+    return column in parameters and parameters[column].default is inspect.Parameter.empty
+
+
+def _resolved(reward_fn: Any) -> Any:
+    if not isinstance(reward_fn, str):
+        return reward_fn
+    from pytest_areal_eval.rewards.importing import import_from_string
+
+    try:
+        return import_from_string(reward_fn)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"@evaluation: reward_fn={reward_fn!r}: {error}") from error
+
+
+def _check_golds(spec: EvaluationSpec, dataset: LoadedDataset) -> None:
+    """Ask the reward, where it can tell, whether each gold verifies against itself."""
+    verify_gold = getattr(_resolved(spec.reward_fn), "verify_gold", None)
+    if verify_gold is None:
+        return
+    wrong = []
+    for index, record in enumerate(dataset.records):
+        reason = verify_gold(record["answer"])
+        if reason is not None:
+            wrong.append(f"  {dataset.where(index)}: {reason}")
+    if wrong:
+        more = [f"  … and {len(wrong) - 5} more"] if len(wrong) > 5 else []
+        raise ConfigError(
+            "\n".join([f"{len(wrong)} gold answers do not verify against themselves:", *wrong[:5], *more]),
+            "Correct the dataset, give answer= a function that extracts the gold, or set check_gold=False.",
+        )

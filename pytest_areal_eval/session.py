@@ -1,0 +1,366 @@
+"""The session's story: which items are selected, when they are handed to a controller, where their rollouts wait.
+
+Invariant: an item is submitted at most once until its rollout is picked up; a rollout that was picked up and is asked
+for again (a rerun) is made anew.  Everything public is called from pytest's main thread.
+"""
+
+from __future__ import annotations
+
+import inspect
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_areal_eval.api import Episode, GenerationHyperparameters, Rollout
+from pytest_areal_eval.errors import ArealEvalError, ConfigError, EngineLost, UserError
+from pytest_areal_eval.evaluation import SAMPLING
+from pytest_areal_eval.options import Settings
+from pytest_areal_eval.parametrize import ITEM, MODEL, ItemParam, Plan, Planner
+
+if TYPE_CHECKING:
+    from pytest_areal_eval.controller import RolloutController
+
+OWN_ARGUMENTS = {ITEM, MODEL, "engine", "rollout", "controller", "scheduler", "request", "self"}
+TICK_S = 0.2
+
+
+@dataclass(eq=False)
+class Group:
+    """One evaluation, for one set of parameters and one model: a row of the table, and what gates are decided on.
+
+    Attributes:
+        key: node id of its tests without the item.
+        name: function name with the parameters, for the table.
+        plan: the marked function with its data.
+        params: values of the other ``parametrize`` arguments.
+        model: the checkpoint, where there are several.
+        items: the selected tests, in collection order.
+        started: whether its items were handed to a controller.
+    """
+
+    key: str
+    name: str
+    plan: Plan
+    params: Mapping[str, Any]
+    model: str | None
+    items: list[pytest.Function] = field(default_factory=list)
+    started: bool = False
+    workflow: Any = None
+
+    @property
+    def extra_arguments(self) -> list[str]:
+        """Arguments of an async test that are the user's own fixtures; their values are shared by all episodes."""
+        if not self.plan.is_async:
+            return []
+        names = inspect.signature(self.plan.function).parameters
+        return [name for name in names if name not in OWN_ARGUMENTS and name not in self.params]
+
+    @property
+    def may_be_skipped(self) -> bool:
+        """Whether a skip mark stands on its tests; then nothing is submitted before its own setup ran."""
+        first = self.items[0]
+        return any(first.get_closest_marker(name) for name in ("skip", "skipif"))
+
+
+@dataclass
+class _Ticket:
+    """A submitted item: its controller, its task there, and its rollout once that is done."""
+
+    controller: RolloutController
+    task_id: int
+    rollout: Rollout | None = None
+
+
+_MEMBERSHIP = pytest.StashKey[tuple[Group, ItemParam]]()
+SESSION = pytest.StashKey["EvaluationSession"]()
+
+
+def membership(item: pytest.Item) -> tuple[Group, ItemParam] | None:
+    """The group and the parameter of an evaluation's test; None for any other test."""
+    return item.stash.get(_MEMBERSHIP, None)
+
+
+class EvaluationSession:
+    """All that the plugin knows of a session.  One lives in ``config.stash[SESSION]``."""
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        self.config = config
+        self.settings = settings
+        self.planner = Planner(settings, config.invocation_params.dir)
+        self.groups: dict[str, Group] = {}
+        self.current: pytest.Item | None = None
+        self.on_episode: Callable[[Episode], None] | None = None
+        self.controllers: list[RolloutController] = []
+        self.engine_error: ArealEvalError | None = None
+        self.fixture_scopes: dict[str, str] = {}
+        self._tickets: dict[pytest.Item, _Ticket] = {}
+        self._done: queue.SimpleQueue[tuple[pytest.Item, Rollout]] = queue.SimpleQueue()
+        self._starting: dict[RolloutController, _Starting] = {}
+
+    # -- which items ------------------------------------------------------------------------------------------------
+
+    def adopt(self, items: Sequence[pytest.Item]) -> None:
+        """Learn the selected tests, in their order."""
+        self.groups.clear()
+        for item in items:
+            callspec = getattr(item, "callspec", None)
+            param = callspec.params.get(ITEM) if callspec else None
+            if isinstance(item, pytest.Function) and isinstance(param, ItemParam):
+                group = self._group_of(item, param)
+                group.items.append(item)
+                item.stash[_MEMBERSHIP] = (group, param)
+
+    def _group_of(self, item: pytest.Function, param: ItemParam) -> Group:
+        params = {name: value for name, value in item.callspec.params.items() if name not in (ITEM, MODEL)}
+        before = item.callspec.id[: -len(param.id)].rstrip("-")
+        suffix = f"[{before}]" if before else ""
+        function = item.originalname
+        base = item.nodeid[: len(item.nodeid) - len(item.name)]
+        key = f"{base}{function}{suffix}"
+        if key not in self.groups:
+            model = item.callspec.params.get(MODEL)
+            self.groups[key] = Group(key, f"{function}{suffix}", param.plan, params, model)
+        return self.groups[key]
+
+    # -- handing them to a controller -------------------------------------------------------------------------------
+
+    def launch(self, controller: RolloutController, initialize: Callable[[], None]) -> None:
+        """Start a controller's servers in the background; :meth:`wait_ready` waits for them."""
+        self._starting[controller] = _Starting(initialize)
+        self.controllers.append(controller)
+
+    def wait_ready(self, controller: RolloutController, tick: Callable[[], None] = lambda: None) -> None:
+        """Wait until a launched controller has a ready replica; one that nobody launched here is ready.
+
+        Raises:
+            ArealEvalError: it could not start.
+        """
+        starting = self._starting.get(controller)
+        if starting is not None:
+            starting.wait(tick)
+
+    def begin(self, group: Group, controller: RolloutController, arguments: Mapping[str, Any]) -> None:
+        """Hand a group's items to a controller, and those of later groups that need no other fixture.
+
+        Args:
+            group: the group whose turn it is.
+            controller: the value of its ``controller`` fixture.
+            arguments: values of the user's own fixtures, for an async test.
+        """
+        if controller.on_episode is None:
+            controller.on_episode = self.on_episode
+        later = list(self.groups.values())
+        for other in later[later.index(group) :]:
+            if other is group:
+                self._submit_group(group, controller, arguments)
+            elif other.model == group.model and not (other.started or other.extra_arguments or other.may_be_skipped):
+                self._submit_group(other, controller, {})
+
+    def _submit_group(self, group: Group, controller: RolloutController, arguments: Mapping[str, Any]) -> None:
+        self._check_scopes(group)
+        group.workflow = build_workflow(group, controller, self.settings, arguments)
+        self._check_replay(group, controller)
+        group.started = True
+        for item in group.items:
+            if item not in self._tickets:
+                self._submit(item, controller)
+
+    def _submit(self, item: pytest.Item, controller: RolloutController) -> None:
+        group, param = item.stash[_MEMBERSHIP]
+        spec, settings = group.plan.spec, self.settings
+        task_id = controller.submit(
+            dict(param.record),
+            group.workflow,
+            group_size=samples_of(group, settings),
+            item_id=param.id,
+            evaluation=group.name,
+            timeout_s=settings.resolve("episode-timeout", spec.episode_timeout, 600.0),
+            gconfig=sampling_of(group, settings),
+            callback=lambda rollout: self._done.put((item, rollout)),
+        )
+        self._tickets[item] = _Ticket(controller, task_id)
+
+    def _check_scopes(self, group: Group) -> None:
+        narrow = [name for name in group.extra_arguments if self.fixture_scopes.get(name, "session") == "function"]
+        if narrow:
+            raise ConfigError(
+                f"{group.key}: fixture {narrow[0]!r} is made anew for each test, but the episodes of an async "
+                "evaluation run at the same time and share it",
+                f"Give {narrow[0]!r} scope='module' or wider, or make the object inside the test.",
+            )
+
+    def _check_replay(self, group: Group, controller: RolloutController) -> None:
+        register = getattr(controller.engine, "register", None)
+        if register is None:
+            return
+        n_samples = samples_of(group, self.settings)
+        params = [item.stash[_MEMBERSHIP][1] for item in group.items]
+        missing = [p for p in params if not register(group.name, p.id, p.index, n_samples)]
+        if missing:
+            shown = ", ".join(p.id for p in missing[:5])
+            raise UserError(
+                f"--replay: {group.name}: {len(missing)} of {len(params)} items have fewer than {n_samples} recorded "
+                f"completions: {shown}{', …' if len(missing) > 5 else ''}",
+                "Rows are found by id, else by index (the row in the dataset, from 0).",
+            )
+
+    # -- picking their rollouts up ----------------------------------------------------------------------------------
+
+    def next_completed(self, among: Mapping[pytest.Item, None], tick: Callable[[], None]) -> pytest.Item:
+        """Wait for any of these items to be done and return it; ``tick`` is called five times a second meanwhile."""
+        while True:
+            for item in among:
+                ticket = self._tickets.get(item)
+                if ticket is None or ticket.rollout is not None:
+                    return item
+            self._pump(tick)
+
+    def rollout(self, item: pytest.Item, controller: RolloutController, tick: Callable[[], None]) -> Rollout:
+        """The item's rollout; waits for it, and asks for a new one if it was picked up before."""
+        ticket = self._tickets.get(item)
+        if ticket is not None and ticket.controller is not controller:
+            ticket.controller.cancel([ticket.task_id])
+            ticket = None
+        if ticket is None:
+            self._submit(item, controller)
+            ticket = self._tickets[item]
+        while ticket.rollout is None:
+            self._pump(tick)
+        return ticket.rollout
+
+    def forget(self, item: pytest.Item) -> None:
+        """The item's rollout was reported."""
+        self._tickets.pop(item, None)
+
+    def cancel(self, items: Sequence[pytest.Item]) -> None:
+        """Give up what was submitted for these items and not picked up."""
+        for item in items:
+            ticket = self._tickets.pop(item, None)
+            if ticket is not None and ticket.rollout is None:
+                ticket.controller.cancel([ticket.task_id])
+
+    def engine_failure(self) -> ArealEvalError | None:
+        """Why there is no engine any more, if there is none."""
+        lost = (c.failure for c in self.controllers if c.failure is not None)
+        return self.engine_error or next(lost, None)
+
+    def _pump(self, tick: Callable[[], None]) -> None:
+        try:
+            item, rollout = self._done.get(timeout=TICK_S)
+        except queue.Empty:
+            tick()
+            failure = self.engine_failure()
+            if failure is not None and not isinstance(failure, EngineLost):
+                raise failure from None
+            return
+        ticket = self._tickets.get(item)
+        if ticket is not None and ticket.task_id == rollout.task_id:
+            ticket.rollout = rollout
+
+
+class _Starting:
+    """A controller's ``initialize`` in a thread of its own, so that the main thread can show what it waits for."""
+
+    def __init__(self, initialize: Callable[[], None]) -> None:
+        self.started_at = time.monotonic()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(initialize,), name="areal-eval-start", daemon=True)
+        self._thread.start()
+
+    def _run(self, initialize: Callable[[], None]) -> None:
+        try:
+            initialize()
+        except BaseException as error:  # handed over to the thread that waits
+            self._error = error
+
+    def wait(self, tick: Callable[[], None]) -> None:
+        while self._thread.is_alive():
+            self._thread.join(TICK_S)
+            tick()
+        if self._error is not None:
+            raise self._error
+
+
+def samples_of(group: Group, settings: Settings) -> int:
+    """Episodes for each item of a group."""
+    return int(settings.resolve("n-samples", group.params.get("n_samples", group.plan.spec.n_samples), 1))
+
+
+def sampling_of(group: Group, settings: Settings) -> GenerationHyperparameters:
+    """A group's generation settings: command line, else ``parametrize``, else decorator, else ini, else greedy defaults.
+
+    With one episode an item the default is greedy; with several it is temperature 1, since equal answers tell nothing.
+    """
+    said: dict[str, Any] = dict(group.plan.spec.sampling)
+    said |= {name: value for name, value in group.params.items() if name in SAMPLING}
+    for name in ("temperature", "top-p", "top-k", "max-new-tokens", "greedy"):
+        key = name.replace("-", "_")
+        said[key] = settings.resolve(name, said.get(key), None)
+    said = {name: list(v) if isinstance(v, tuple) else v for name, v in said.items() if v is not None}
+    if "temperature" not in said and "greedy" not in said:
+        said["greedy"] = samples_of(group, settings) == 1
+    if "temperature" in settings.given and "greedy" not in settings.given:
+        said["greedy"] = False
+    if said.get("greedy") or said.get("temperature") == 0:
+        said |= {"greedy": True, "temperature": 0.0}
+    said.setdefault("max_new_tokens", 512)
+    return GenerationHyperparameters(**said)
+
+
+def build_workflow(group: Group, controller: Any, settings: Settings, arguments: Mapping[str, Any]) -> Any:
+    """The workflow that a group's episodes run."""
+    from pytest_areal_eval.workflows.base import resolve_workflow
+    from pytest_areal_eval.workflows.testbody import TestBodyWorkflow
+
+    plan, spec = group.plan, group.plan.spec
+    if plan.is_async:
+        shared = {name: arguments[name] for name in group.extra_arguments} | dict(group.params)
+        return TestBodyWorkflow(group.items[0].obj, shared, strict=plan.strict)
+    kwargs = dict(spec.workflow_kwargs)
+    known = {
+        "reward_fn": spec.reward_fn,
+        "gconfig": sampling_of(group, settings),
+        "tokenizer": controller.tokenizer,
+        "enable_thinking": group.params.get("enable_thinking", spec.enable_thinking),
+        "template_kwargs": spec.template_kwargs or None,
+        "reward_timeout_s": settings.resolve("reward-timeout", spec.reward_timeout, None),
+        "reward_range": spec.reward_range,
+    }
+    if spec.workflow is None:
+        from pytest_areal_eval.workflows.rlvr import RLVRWorkflow
+
+        return RLVRWorkflow(**{k: v for k, v in known.items() if v is not None} | kwargs)
+    return resolve_workflow(spec.workflow, {**_accepted(spec.workflow, known), **kwargs})
+
+
+def _accepted(workflow: Any, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of our settings that a workflow's constructor has parameters for; so AReaL's classes need no kwargs."""
+    from pytest_areal_eval.rewards.importing import import_from_string
+
+    try:
+        found = import_from_string(workflow) if isinstance(workflow, str) else workflow
+        parameters = inspect.signature(found).parameters if inspect.isclass(found) else {}
+    except (ImportError, AttributeError, ValueError, TypeError):
+        return {}  # resolve_workflow reports it
+    given = {"reward_fn", "gconfig", "tokenizer", "enable_thinking"}
+    return {name: value for name, value in known.items() if name in given & set(parameters) and value is not None}
+
+
+def iter_blocks(items: Sequence[pytest.Item]) -> Iterator[list[pytest.Item]]:
+    """Cut the session's tests into blocks: all neighbours of one group together, any other test alone."""
+    block: list[pytest.Item] = []
+    for item in items:
+        found = membership(item)
+        if block and found is not None and (mine := membership(block[0])) is not None and mine[0] is found[0]:
+            block.append(item)
+            continue
+        if block:
+            yield block
+        block = [item]
+    if block:
+        yield block
