@@ -68,7 +68,17 @@ class GraderTimeout(ArealEvalError):
 
 
 class GraderError(ArealEvalError):
-    """A reward function raised, died, or returned something that is no reward."""
+    """A reward function raised, died, or returned something that is no reward.
+
+    Args:
+        message: what happened, with the item and the function.
+        hint: what to do next.
+        traceback: the user's frames where it raised.
+    """
+
+    def __init__(self, message: str, hint: str = "", *, traceback: str = "") -> None:
+        super().__init__(message, hint)
+        self.traceback = traceback
 
 
 class JournalError(ArealEvalError):
