@@ -103,4 +103,4 @@ def _stable(value: Any) -> Any:
         return value.tolist()
     if hasattr(value, "tobytes") and hasattr(value, "size"):
         return {"size": list(value.size), "sha256": hashlib.sha256(value.tobytes()).hexdigest()}
-    raise TypeError(f"a {type(value).__name__} has no stable content")
+    raise TypeError(f"an object of type {type(value).__name__} has no stable content")

@@ -18,6 +18,12 @@ CONFIGS = ("default", "main")
 SPLITS = ("test",)
 """What is taken where the user names none and there is a choice; anything else is asked for."""
 
+_NAME_ONE = "Give one that exists: config=..., split=...."
+_GO_LOCAL = (
+    'Without a network give a local file or folder: dataset="data/test.jsonl" (JSONL, JSON, CSV, TSV, parquet, or '
+    "what save_to_disk wrote).  HF_HUB_OFFLINE=1 takes what is cached without asking the hub."
+)
+
 
 class ArrowRecords(Sequence[Record]):
     """A ``datasets.Dataset`` as a sequence of dicts; an image is decoded when its row is read."""
@@ -55,8 +61,9 @@ def load_hub(name: str, *, config: str | None, split: str | None, trust_remote_c
     extra: dict[str, Any] = {"trust_remote_code": True} if trust_remote_code else {}
     try:
         with _no_progress_bars(library):
-            if config is None:
-                config = choose("config", library.get_dataset_config_names(name), None, CONFIGS, name)
+            # A single one stays unnamed: from its cache the library lists "default", whatever the config is called.
+            if config is None and len(configs := library.get_dataset_config_names(name)) > 1:
+                config = choose("config", configs, None, CONFIGS, name)
             if split is None:
                 split = choose("split", library.get_dataset_split_names(name, config), None, SPLITS, name)
             rows = library.load_dataset(name, config, split=split, **extra)
@@ -65,10 +72,9 @@ def load_hub(name: str, *, config: str | None, split: str | None, trust_remote_c
     except Exception as error:  # the library passes on whatever its HTTP client and its parsers raise
         raise DatasetError(
             f"{name}: cannot be loaded from the Hugging Face hub: {type(error).__name__}: {error}",
-            'Without a network give a local file or folder instead: dataset="data/test.jsonl" '
-            "(JSONL, JSON, CSV, TSV, parquet, or a folder from save_to_disk).",
+            _NAME_ONE if isinstance(error, ValueError) else _GO_LOCAL,
         ) from error
-    return wrap(rows, name=f"{name.rsplit('/')[-1]}:{split}", source=f"{name}[{config}, {split}]")
+    return wrap(rows, name=f"{name.rsplit('/')[-1]}:{split}", source=f"{name}[{config or rows.config_name}, {split}]")
 
 
 def load_saved(path: Path, source: str, *, split: str | None) -> LoadedDataset:

@@ -60,7 +60,7 @@ def load_dataset(
     if isinstance(source, Sequence):
         return _listed(source, name="records", source=f"{type(source).__name__} of {len(source)} records")
     raise DatasetError(
-        f"a dataset cannot be a {type(source).__name__}",
+        f"a dataset cannot be of type {type(source).__name__}",
         "Give a path, a hub name, a function, the dotted name of one, or a list of dicts.",
     )
 
@@ -82,7 +82,7 @@ def _named(text: str, config: str | None, split: str | None, base_dir: Path, tru
                 match["name"], config=config, split=split or match["split"], trust_remote_code=trust_remote_code
             )
         except DatasetError as error:
-            raise DatasetError(f"{error.args[0]}{_nearby(text, base_dir)}", error.hint) from error
+            raise DatasetError(f"{error.args[0]}{_nearby(text, base_dir)}", error.hint) from error.__cause__
     if _PYTHON_NAME.fullmatch(text) and not looks_like_file:
         _refuse(config, split, text)
         return _imported(text, base_dir)
@@ -143,7 +143,8 @@ def _imported(text: str, base_dir: Path) -> LoadedDataset:
     if isinstance(found, Sequence) and not isinstance(found, str):
         return _listed(found, name=text.rpartition(".")[2], source=text)
     raise DatasetError(
-        f"{text}: a {type(found).__name__} is no dataset", "Name a function that returns records, or a list of dicts."
+        f"{text}: an object of type {type(found).__name__} is no dataset",
+        "Name a function that returns records, or a list of dicts.",
     )
 
 
