@@ -1,1 +1,39 @@
-"""TODO"""
+"""Episodes on disk and the run's identity: what a run can be resumed, scored again and compared from.
+
+A run is a folder: ``run.json`` says what was run, ``episodes.jsonl`` holds one line for each finished episode, written
+before anyone hears of it.
+"""
+
+from __future__ import annotations
+
+from pytest_areal_eval.journal.fingerprint import Fingerprint, checkpoint_fingerprint
+from pytest_areal_eval.journal.folder import RunFolder
+from pytest_areal_eval.journal.identity import dataset_identity, item_hash, prompt_hash
+from pytest_areal_eval.journal.provenance import GitState, command_line, git_state, machine, versions
+from pytest_areal_eval.journal.reader import Problem, latest_episodes, read_episodes
+from pytest_areal_eval.journal.record import SCHEMA, EpisodeKey, episode_from_dict, episode_to_dict
+from pytest_areal_eval.journal.redact import redact
+from pytest_areal_eval.journal.writer import Journal
+
+__all__ = [
+    "SCHEMA",
+    "EpisodeKey",
+    "Fingerprint",
+    "GitState",
+    "Journal",
+    "Problem",
+    "RunFolder",
+    "checkpoint_fingerprint",
+    "command_line",
+    "dataset_identity",
+    "episode_from_dict",
+    "episode_to_dict",
+    "git_state",
+    "item_hash",
+    "latest_episodes",
+    "machine",
+    "prompt_hash",
+    "read_episodes",
+    "redact",
+    "versions",
+]
