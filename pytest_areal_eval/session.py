@@ -9,14 +9,14 @@ from __future__ import annotations
 import inspect
 import queue
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_areal_eval.api import Episode, GenerationHyperparameters, Rollout
+from pytest_areal_eval.api import Episode, EpisodeStatus, GenerationHyperparameters, Rollout
 from pytest_areal_eval.errors import ArealEvalError, ConfigError, EngineLost, UserError
 from pytest_areal_eval.evaluation import SAMPLING
 from pytest_areal_eval.options import Settings
@@ -41,6 +41,9 @@ class Group:
         model: the checkpoint, where there are several.
         items: the selected tests, in collection order.
         started: whether its items were handed to a controller.
+        workflow: what its episodes run, once started.
+        ready: tests whose rollouts are done and not yet reported, in the order of completion.
+        xfail_reason: why its gates are expected to fail, if they are.
     """
 
     key: str
@@ -51,6 +54,8 @@ class Group:
     items: list[pytest.Function] = field(default_factory=list)
     started: bool = False
     workflow: Any = None
+    ready: deque[pytest.Item] = field(default_factory=deque)
+    xfail_reason: str | None = None
 
     @property
     def extra_arguments(self) -> list[str]:
@@ -211,12 +216,12 @@ class EvaluationSession:
 
     # -- picking their rollouts up ----------------------------------------------------------------------------------
 
-    def next_completed(self, among: Mapping[pytest.Item, None], tick: Callable[[], None]) -> pytest.Item:
-        """Wait for any of these items to be done and return it; ``tick`` is called five times a second meanwhile."""
+    def next_completed(self, group: Group, among: Set[pytest.Item], tick: Callable[[], None]) -> pytest.Item:
+        """Wait for any of a group's items to be done and return it; ``tick`` is called five times a second meanwhile."""
         while True:
-            for item in among:
-                ticket = self._tickets.get(item)
-                if ticket is None or ticket.rollout is not None:
+            while group.ready:
+                item = group.ready.popleft()
+                if item in among:
                     return item
             self._pump(tick)
 
@@ -249,6 +254,13 @@ class EvaluationSession:
         lost = (c.failure for c in self.controllers if c.failure is not None)
         return self.engine_error or next(lost, None)
 
+    def was_lost(self, item: pytest.Item) -> bool:
+        """Whether the item's rollout ended only because there is no engine any more."""
+        ticket = self._tickets.get(item)
+        if ticket is None or ticket.rollout is None:
+            return False
+        return any(e.status is EpisodeStatus.ENGINE_LOST for e in ticket.rollout.episodes)
+
     def _pump(self, tick: Callable[[], None]) -> None:
         try:
             item, rollout = self._done.get(timeout=TICK_S)
@@ -261,13 +273,13 @@ class EvaluationSession:
         ticket = self._tickets.get(item)
         if ticket is not None and ticket.task_id == rollout.task_id:
             ticket.rollout = rollout
+            item.stash[_MEMBERSHIP][0].ready.append(item)
 
 
 class _Starting:
     """A controller's ``initialize`` in a thread of its own, so that the main thread can show what it waits for."""
 
     def __init__(self, initialize: Callable[[], None]) -> None:
-        self.started_at = time.monotonic()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=(initialize,), name="areal-eval-start", daemon=True)
         self._thread.start()
@@ -308,7 +320,6 @@ def sampling_of(group: Group, settings: Settings) -> GenerationHyperparameters:
         said["greedy"] = False
     if said.get("greedy") or said.get("temperature") == 0:
         said |= {"greedy": True, "temperature": 0.0}
-    said.setdefault("max_new_tokens", 512)
     return GenerationHyperparameters(**said)
 
 

@@ -1,0 +1,114 @@
+"""From the options to a controller: the engine that ``--backend`` names, on the scheduler that ``--scheduler`` names."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_areal_eval.allocation import Allocation, parse_allocation
+from pytest_areal_eval.checkpoint import inspect_checkpoint, load_tokenizer
+from pytest_areal_eval.errors import ConfigError
+from pytest_areal_eval.options import Settings
+
+if TYPE_CHECKING:
+    from pytest_areal_eval.controller import RolloutController
+    from pytest_areal_eval.engines.base import Engine
+    from pytest_areal_eval.schedulers.base import Scheduler
+
+ENGINES = ("hf", "sglang", "vllm", "openai")
+INSTALL = {"sglang": "pip install 'sglang[all]'", "vllm": "pip install vllm"}
+
+
+def check_options(settings: Settings) -> None:
+    """Find the mistakes that need no engine to be found.
+
+    Raises:
+        UserError: no such checkpoint, an engine that is not installed, settings that cannot go together.
+    """
+    if settings.get("replay") is not None:
+        return
+    parse_backend(settings)
+    for path in settings.get("model", []):
+        checkpoint = inspect_checkpoint(path)
+        wanted, context = settings.get("max-new-tokens"), checkpoint.context_length
+        if wanted is not None and context is not None and wanted >= context:
+            raise ConfigError(
+                f"--max-new-tokens={wanted}: {checkpoint.name} has a context of {context} tokens, prompt and answer together",
+                f"Ask for fewer than {context}.",
+            )
+
+
+def parse_backend(settings: Settings) -> Allocation:
+    """The allocation that ``--backend`` names; the embedded engine by default.
+
+    Raises:
+        ConfigError: unknown, malformed, or not installed.
+    """
+    allocation = parse_allocation(settings.get("backend") or "hf")
+    name = allocation.backend
+    if name not in ENGINES:
+        raise ConfigError(f"--backend={name}: no such engine", f"There are: {', '.join(ENGINES)}.")
+    if name in INSTALL and importlib.util.find_spec(name) is None:
+        raise ConfigError(
+            f"--backend={name}: {name} is not installed in this environment",
+            f"Install it ({INSTALL[name]}), or use --backend=hf.",
+        )
+    if name != "hf":
+        raise ConfigError(f"--backend={name}: not supported by this version yet", "Use --backend=hf.")
+    if allocation.tp_size * allocation.pp_size > 1:
+        raise ConfigError(f"--backend={allocation}: the embedded engine runs on one device", "Use --backend=hf:dN.")
+    return allocation
+
+
+def build_scheduler(settings: Settings, log_dir: Path) -> Scheduler | None:
+    """The scheduler; None where nothing is to be started (replay)."""
+    if settings.get("replay") is not None:
+        return None
+    name = settings.get("scheduler", "local")
+    if name != "local":
+        raise ConfigError(f"--scheduler={name}: not supported by this version yet", "Use --scheduler=local.")
+    from pytest_areal_eval.schedulers.local import LocalScheduler
+
+    return LocalScheduler(log_dir=log_dir)
+
+
+def build_controller(
+    settings: Settings,
+    model: str | None,
+    scheduler: Scheduler | None,
+    *,
+    on_event: Callable[[Any], None] | None = None,
+) -> RolloutController:
+    """A controller for one checkpoint, or for a replay; not yet initialized.
+
+    Raises:
+        UserError: there is neither ``--model`` nor ``--replay``, or one of them is wrong.
+    """
+    from pytest_areal_eval.controller import ControllerSettings, RolloutController
+
+    chosen = ControllerSettings(
+        max_concurrency=settings.get("max-concurrency"),
+        reward_timeout_s=settings.get("reward-timeout", 15.0),
+        start_timeout_s=settings.get("start-timeout", 600.0),
+        seed=settings.get("seed", 0),
+    )
+    engine, tokenizer = _engine(settings, model)
+    return RolloutController(engine, scheduler, settings=chosen, tokenizer=tokenizer, on_event=on_event)
+
+
+def _engine(settings: Settings, model: str | None) -> tuple[Engine, Callable[[], Any] | None]:
+    replay = settings.get("replay")
+    if replay is not None:
+        from pytest_areal_eval.engines.replay import ReplayEngine
+
+        return ReplayEngine(Path(replay)), None
+    if model is None:
+        raise ConfigError("no checkpoint to evaluate", "Give --model=PATH, or --replay=FILE to score recorded answers.")
+    allocation, checkpoint = parse_backend(settings), inspect_checkpoint(model)
+    trust = bool(settings.get("trust-remote-code", False))
+    from pytest_areal_eval.engines.hf import HFEngine
+
+    engine = HFEngine(checkpoint.path, replicas=allocation.data_parallel_size, trust_remote_code=trust)
+    return engine, lambda: load_tokenizer(checkpoint.path, trust_remote_code=trust, need_template=True)

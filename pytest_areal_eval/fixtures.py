@@ -1,0 +1,80 @@
+"""The fixtures: ``scheduler`` and ``controller`` (a conftest may override either), ``engine``, ``item``, ``rollout``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_areal_eval.session import SESSION
+
+if TYPE_CHECKING:
+    from pytest_areal_eval.api import Rollout
+    from pytest_areal_eval.controller import RolloutController
+    from pytest_areal_eval.schedulers.base import Scheduler
+
+
+@pytest.fixture(scope="session")
+def scheduler(pytestconfig: pytest.Config) -> Iterator[Scheduler | None]:
+    """What starts the servers: the one that --scheduler names; None where there is nothing to start."""
+    from pytest_areal_eval.plugin import RUN
+
+    from pytest_areal_eval.backends import build_scheduler
+
+    if pytestconfig.option.setuponly:
+        yield None
+        return
+    found = build_scheduler(pytestconfig.stash[SESSION].settings, pytestconfig.stash[RUN].log_dir())
+    try:
+        yield found
+    finally:
+        if found is not None:
+            found.close()
+
+
+@pytest.fixture(scope="session")
+def areal_model(request: pytest.FixtureRequest) -> str | None:
+    """The checkpoint under test: each --model in turn."""
+    models = request.config.stash[SESSION].settings.get("model", [])
+    chosen: str | None = getattr(request, "param", models[0] if models else None)
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def controller(
+    pytestconfig: pytest.Config, scheduler: Scheduler | None, areal_model: str | None
+) -> Iterator[RolloutController | None]:
+    """The RolloutController of the checkpoint under test; its servers come up in the background."""
+    from pytest_areal_eval.plugin import RUN
+
+    if pytestconfig.option.setuponly:
+        yield None
+        return
+    session, run = pytestconfig.stash[SESSION], pytestconfig.stash[RUN]
+    made = run.make_controller(areal_model, scheduler)
+    session.launch(made, made.initialize)
+    try:
+        yield made
+    finally:
+        made.destroy()
+
+
+@pytest.fixture
+def engine(controller: RolloutController) -> RolloutController:
+    """What workflows talk to: ``await engine.agenerate(...)``, ``await engine.chat(...)``; an async test gets its own."""
+    return controller
+
+
+@pytest.fixture
+def item(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The dataset's record."""
+    return dict(request.param.record)
+
+
+@pytest.fixture
+def rollout(request: pytest.FixtureRequest, item: dict[str, Any], controller: RolloutController) -> Rollout | None:
+    """The item's finished episodes: ``rollout.reward``, ``rollout.text``, ``rollout.episodes``."""
+    from pytest_areal_eval.outcomes import pick_up
+
+    return pick_up(request.node, controller)

@@ -1,0 +1,101 @@
+"""Each gate becomes one more test report, so that JUnit, the exit status and the summary agree."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+
+from pytest_areal_eval.errors import ConfigError
+from pytest_areal_eval.report.scoreboard import Row, Scoreboard
+from pytest_areal_eval.stats import Gate, Verdict, decide
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A gate's verdict and the test that carries it."""
+
+    nodeid: str
+    row: Row
+    verdict: Verdict
+    expected_failure: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """For ``run.json``."""
+        v = self.verdict
+        return {
+            "evaluation": self.row.name, "gate": str(v.gate), "outcome": v.outcome, "value": v.value, "se": v.se,
+            "n": v.n, "message": v.message,
+        }
+
+
+def decide_gates(
+    session: pytest.Session, board: Scoreboard, *, even_partial: bool, xfail_of: Callable[[str], str | None]
+) -> list[Decided]:
+    """Decide every gate of every evaluation that was selected, and report each as a test.
+
+    Args:
+        session: where the reports go.
+        board: the results.
+        even_partial: decide on a chosen part of an evaluation too.
+        xfail_of: why an evaluation's gates are expected to fail, by key.
+    """
+    decided = []
+    for row in board.rows.values():
+        summary = row.summary() if row.gates else None
+        for gate in row.gates:
+            assert summary is not None
+            partial = None if even_partial else row.partial_reason()
+            try:
+                verdict = decide(gate, summary, partial_reason=partial)
+            except ConfigError as error:
+                verdict = Verdict(gate, "fail", None, None, summary.n_items, str(error))
+            found = Decided(f"{row.key}::gate[{gate}]", row, verdict, xfail_of(row.key))
+            _report(session, found)
+            decided.append(found)
+    return decided
+
+
+def gates_for(name: str, key: str, decorated: list[Gate], optional: list[tuple[str, Gate]]) -> list[Gate]:
+    """An evaluation's gates: the decorator's and those options that name it, its function, its node id or everything."""
+    names = {"*", name, name.partition("[")[0], key}
+    return list(dict.fromkeys([*decorated, *(gate for wanted, gate in optional if wanted in names)]))
+
+
+def _report(session: pytest.Session, found: Decided) -> None:
+    hook = session.config.hook
+    location = (found.row.file, None, f"{found.row.name}::gate")
+    session.testscollected += 1
+    hook.pytest_runtest_logstart(nodeid=found.nodeid, location=location)
+    for when in ("setup", "call", "teardown"):
+        hook.pytest_runtest_logreport(report=_phase(found, location, when))
+    hook.pytest_runtest_logfinish(nodeid=found.nodeid, location=location)
+
+
+def _phase(found: Decided, location: Any, when: Any) -> pytest.TestReport:
+    outcome, longrepr = ("passed", None) if when != "call" else _outcome(found)
+    now = time.time()
+    report = pytest.TestReport(
+        nodeid=found.nodeid, location=location, keywords={found.row.name: 1, "gate": 1}, outcome=outcome,
+        longrepr=longrepr, when=when, start=now, stop=now, duration=0.0, user_properties=_properties(found.verdict),
+    )
+    if when == "call" and found.expected_failure is not None and found.verdict.outcome != "skip":
+        report.wasxfail = found.expected_failure
+    return report
+
+
+def _outcome(found: Decided) -> tuple[Literal["passed", "failed", "skipped"], Any]:
+    verdict = found.verdict
+    if verdict.outcome == "skip":
+        return "skipped", (found.row.file, 0, f"Skipped: {verdict.message}")
+    if verdict.outcome == "pass":
+        return "passed", None
+    return ("skipped" if found.expected_failure is not None else "failed"), f"{found.row.name}: {verdict.message}"
+
+
+def _properties(verdict: Verdict) -> list[tuple[str, object]]:
+    values = {"gate": str(verdict.gate), "value": verdict.value, "se": verdict.se, "n": verdict.n}
+    return [(f"areal_{name}", value) for name, value in values.items() if value is not None]

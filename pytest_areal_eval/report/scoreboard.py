@@ -1,0 +1,104 @@
+"""Collects the results that reports carry and makes one summary for each evaluation.
+
+Invariant: it reads ``pytest_runtest_logreport`` alone, so that a result that no report carried is not in any number; an
+item that was run again (a rerun) counts once, by its last report.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from pytest_areal_eval.stats import Gate, ItemResult, Summary, summarize
+
+
+@dataclass
+class Row:
+    """One evaluation's place on the scoreboard.
+
+    Attributes:
+        key: node id of its tests without the item.
+        name: for the table.
+        file: path of the test file, for the gates' location.
+        gates: its conditions.
+        n_samples: episodes for each item.
+        n_selected: tests that this session selected.
+        n_planned: tests that the dataset, the limit and the shard give.
+        n_total: rows of the dataset.
+        pass_mark: below it an item is missed.
+        shard: ``(i, n)`` where only a shard was run.
+        results: by item id.
+        missed_nodes: node ids of its missed tests.
+        first_at, last_at: when its first and its last report came.
+    """
+
+    key: str
+    name: str
+    file: str
+    gates: Sequence[Gate]
+    n_samples: int
+    n_selected: int
+    n_planned: int
+    n_total: int
+    pass_mark: float
+    shard: tuple[int, int] | None = None
+    results: dict[str, ItemResult] = field(default_factory=dict)
+    missed_nodes: list[str] = field(default_factory=list)
+    started_at: float = 0.0
+    ended_at: float = 0.0
+
+    def summary(self) -> Summary:
+        """Its numbers so far."""
+        return summarize(
+            self.name,
+            list(self.results.values()),
+            n_samples=self.n_samples,
+            n_selected=self.n_selected,
+            n_total=self.n_total,
+            pass_mark=self.pass_mark,
+            ks=[gate.k for gate in self.gates if gate.k is not None and gate.k <= self.n_samples],
+        )
+
+    def partial_reason(self) -> str | None:
+        """Why gates cannot speak of the whole evaluation; None where they can."""
+        if self.shard is not None:
+            return f"shard {self.shard[0]}/{self.shard[1]}: {self.n_planned} of {self.n_total} items"
+        if self.n_selected < self.n_planned:
+            return f"{self.n_selected} of {self.n_planned} items were selected"
+        if len(self.results) < self.n_planned:
+            return f"{len(self.results)} of {self.n_planned} items were reported"
+        return None
+
+
+class Scoreboard:
+    """All rows of a session, by key."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+        self.changed = 0
+
+    def add(self, row: Row) -> None:
+        """Expect an evaluation's results."""
+        self.rows.setdefault(row.key, row)
+
+    def receive(self, report: pytest.TestReport) -> None:
+        """Take a report's result, if it carries one."""
+        carried: Mapping[str, Any] | None = getattr(report, "areal_eval", None)
+        if carried is None or carried["group"] not in self.rows:
+            return
+        row = self.rows[carried["group"]]
+        result = ItemResult.from_dict(carried["result"])
+        row.results[result.item_id] = result
+        if carried["word"]:
+            row.missed_nodes.append(report.nodeid)
+        row.started_at = min(row.started_at or report.start, report.start)
+        row.ended_at = max(row.ended_at, report.stop)
+        self.changed = time.monotonic_ns()
+
+    def with_results(self) -> list[Row]:
+        """The rows that have anything to show."""
+        return [row for row in self.rows.values() if row.results]

@@ -1,0 +1,170 @@
+"""One run on disk: its folder, its journal, what describes it, and its end.
+
+Invariant: the folder is made when the first controller is, never for a run that only collects; an episode is in the
+journal before anyone hears of it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_areal_eval.errors import ConfigError, JournalError
+from pytest_areal_eval.session import EvaluationSession, sampling_of, samples_of
+
+if TYPE_CHECKING:
+    from pytest_areal_eval.api import Episode
+    from pytest_areal_eval.controller import Event, RolloutController
+    from pytest_areal_eval.journal import Journal, RunFolder
+    from pytest_areal_eval.schedulers.base import Scheduler
+    from pytest_areal_eval.stats import Summary
+
+DEFAULT_RESULTS_DIR = "eval-results"
+
+
+class Run:
+    """The run of a session.  One lives in ``config.stash[RUN]``.
+
+    Attributes:
+        folder: its folder, once it is open.
+        events: what happened to the servers, newest last.
+    """
+
+    def __init__(self, config: pytest.Config, evaluations: EvaluationSession) -> None:
+        self.config = config
+        self.evaluations = evaluations
+        self.started_at = time.time()
+        self.folder: RunFolder | None = None
+        self.events: list[Event] = []
+        self._journal: Journal | None = None
+        self._info: dict[str, Any] = {}
+        evaluations.on_episode = self.record
+
+    def open(self) -> RunFolder:
+        """Make the folder and write ``run.json``; a second call gives the same folder.
+
+        Raises:
+            ConfigError: the results folder cannot be written.
+        """
+        if self.folder is None:
+            from pytest_areal_eval.journal import Journal, RunFolder
+
+            settings = self.evaluations.settings
+            results_dir = self.config.invocation_params.dir / settings.get("results-dir", DEFAULT_RESULTS_DIR)
+            try:
+                self.folder = RunFolder.create(results_dir, name_hint=self._name_hint())
+                self._journal = Journal.open(self.folder.path)
+                self._info = self._describe()
+                self.folder.write_run(self._info)
+            except JournalError as error:
+                raise ConfigError(str(error.args[0]), error.hint) from error
+        return self.folder
+
+    def log_dir(self) -> Path:
+        """Where the servers' own logs go."""
+        path = self.open().path / "logs"
+        path.mkdir(exist_ok=True)
+        return path
+
+    def make_controller(self, model: str | None, scheduler: Scheduler | None) -> RolloutController:
+        """A controller for one checkpoint, wired to the journal; its description goes to ``run.json``."""
+        from pytest_areal_eval.backends import build_controller
+
+        self.open()
+        made = build_controller(self.evaluations.settings, model, scheduler, on_event=self.events.append)
+        made.on_episode = self.record
+        self._describe_model(model)
+        return made
+
+    def record(self, episode: Episode) -> None:
+        """Write a finished episode to the journal; called in the controller's thread."""
+        assert self._journal is not None
+        self._journal.append(episode)
+
+    def finish(self, summaries: Sequence[Summary], gates: Sequence[Mapping[str, Any]], exit_status: int) -> None:
+        """Write the end of the run and close its files."""
+        if self.folder is None:
+            return
+        self._info |= {
+            "status": "finished",
+            "exit_status": exit_status,
+            "finished_at": time.time(),
+            "wall_s": time.time() - self.started_at,
+            "evaluations": {s.name: self._info["evaluations"].get(s.name, {}) | {"summary": s.to_dict()} for s in summaries},
+            "gates": list(gates),
+            "events": [{"kind": e.kind, "text": e.text, "at": e.at} for e in self.events if e.kind != "log"],
+        }
+        try:
+            self.folder.write_run(self._info)
+            if self._journal is not None:
+                self._journal.close()
+        finally:
+            self.folder.close()
+
+    def _name_hint(self) -> str:
+        settings = self.evaluations.settings
+        models = settings.get("model", [])
+        source = settings.get("replay") or (models[0] if models else "run")
+        return Path(source).stem if settings.get("replay") else Path(source).resolve().name
+
+    def _describe(self) -> dict[str, Any]:
+        from pytest_areal_eval.journal import SCHEMA, command_line, git_state, machine, versions
+
+        settings = self.evaluations.settings
+        return {
+            "schema": SCHEMA,
+            "status": "started",
+            "started_at": self.started_at,
+            "command_line": command_line([Path(sys.argv[0]).name, *self.config.invocation_params.args]),
+            "settings": {"given": dict(settings.given), "ini": dict(settings.ini)},
+            "git": git_state(self.config.rootpath),
+            "versions": versions(),
+            "machine": machine(),
+            "models": {},
+            "evaluations": {group.name: self._describe_group(group) for group in self.evaluations.groups.values()},
+        }
+
+    def _describe_group(self, group: Any) -> dict[str, Any]:
+        import dataclasses
+
+        from pytest_areal_eval.journal import dataset_identity
+        from pytest_areal_eval.workflows.base import describe_workflow
+
+        spec, settings = group.plan.spec, self.evaluations.settings
+        function = group.plan.function
+        own = f"{function.__module__}.{function.__qualname__}"
+        return {
+            "node": group.key,
+            "dataset": dataset_identity(group.plan.dataset),
+            "n_selected": len(group.items),
+            "n_planned": len(group.plan.selected),
+            "n_total": len(group.plan.ids),
+            "n_samples": samples_of(group, settings),
+            "sampling": dataclasses.asdict(sampling_of(group, settings)),
+            "workflow": own if group.plan.is_async else describe_workflow(spec.workflow or "RLVRWorkflow"),
+            "reward_fn": None if spec.reward_fn is None else describe_workflow(spec.reward_fn),
+            "template": {**spec.template_kwargs, "enable_thinking": spec.enable_thinking},
+            "pass_mark": spec.pass_mark,
+            "strict": group.plan.strict,
+        }
+
+    def _describe_model(self, model: str | None) -> None:
+        if model is None or self.folder is None:
+            return
+        from pytest_areal_eval.checkpoint import inspect_checkpoint
+        from pytest_areal_eval.journal import checkpoint_fingerprint
+
+        checkpoint = inspect_checkpoint(model)
+        fingerprint = checkpoint_fingerprint(checkpoint.path)
+        self._info["models"][model] = {
+            "path": checkpoint.path,
+            "fingerprint": {"kind": fingerprint.kind, "digest": fingerprint.digest},
+            "context_length": checkpoint.context_length,
+            "generation_defaults_ignored": dict(checkpoint.generation_defaults),
+        }
+        self.folder.write_run(self._info)

@@ -1,0 +1,163 @@
+"""Report items in the order in which they complete, within one evaluation's block.
+
+A block is what stands together of one group.  A starter test, never reported, sets up what the group's rollouts need;
+then every item goes through pytest's own protocol as soon as its rollout is done.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_areal_eval.errors import ArealEvalError, UserError
+from pytest_areal_eval.session import EvaluationSession, Group, iter_blocks, membership
+
+if TYPE_CHECKING:
+    from pytest_areal_eval.report.live import LiveLine
+
+
+class CompletionOrder:
+    """The run loop.
+
+    Args:
+        session: pytest's session.
+        evaluations: ours.
+        live: the line that shows what is awaited.
+    """
+
+    def __init__(self, session: pytest.Session, evaluations: EvaluationSession, live: LiveLine) -> None:
+        self.session = session
+        self.evaluations = evaluations
+        self.live = live
+
+    def run(self) -> None:
+        """Run every collected test.
+
+        Raises:
+            pytest.Session.Failed: ``--maxfail`` is reached.
+            pytest.Session.Interrupted: somebody asked to stop.
+            pytest.UsageError: an option cannot work.
+        """
+        blocks = list(iter_blocks(list(self.session.items)))
+        for number, block in enumerate(blocks):
+            after = blocks[number + 1][0] if number + 1 < len(blocks) else None
+            found = membership(block[0])
+            if found is not None and self._start(found[0], block[0]):
+                self._in_completion_order(found[0], block, after)
+            else:
+                self._in_order(block, after)
+
+    def _start(self, group: Group, first: pytest.Item) -> bool:
+        """Hand the group to its controller; False if its fixtures fail or skip, which each test then says itself."""
+        if group.started:
+            return True
+        assert isinstance(first, pytest.Function)
+        arguments = self._shared_fixtures(group, first)
+        if arguments is None or arguments.get("controller") is None:
+            return False
+        controller = arguments.pop("controller")
+        try:
+            with self.live.waiting(controller):
+                self.evaluations.wait_ready(controller, self.live.tick)
+            self.evaluations.begin(group, controller, arguments)
+        except UserError as error:
+            raise pytest.UsageError(str(error)) from error
+        except ArealEvalError as error:
+            self._stop_for_engine(error)
+        return True
+
+    def _shared_fixtures(self, group: Group, first: pytest.Function) -> dict[str, Any] | None:
+        """Set up what the group's rollouts need, through a starter test beside its first one.
+
+        The starter is a test like any other to pytest's hooks, so fixtures are made, ordered and kept as always; it is
+        torn down with ``first`` as the next test, which leaves module, class and session fixtures standing.
+        """
+        starter = _starter(group, first)
+        hook = first.ihook
+        setup = pytest.CallInfo.from_call(
+            lambda: hook.pytest_runtest_setup(item=starter), "setup", reraise=(KeyboardInterrupt, pytest.exit.Exception)
+        )
+        arguments = dict(starter.funcargs) if setup.excinfo is None else None
+        pytest.CallInfo.from_call(
+            lambda: hook.pytest_runtest_teardown(item=starter, nextitem=first),
+            "teardown",
+            reraise=(KeyboardInterrupt, pytest.exit.Exception),
+        )
+        if setup.excinfo is not None and isinstance(setup.excinfo.value, UserError):
+            raise pytest.UsageError(str(setup.excinfo.value)) from setup.excinfo.value
+        return arguments
+
+    def _in_completion_order(self, group: Group, block: Sequence[pytest.Item], after: pytest.Item | None) -> None:
+        left = dict.fromkeys(block)
+        rest = iter(block)  # any test of the group will do as "next": it only steers what is torn down
+        following = next(rest)
+        while left:
+            with self.live.running(group):
+                item = self.evaluations.next_completed(group, left.keys(), self.live.tick)
+            del left[item]
+            while following not in left and left:
+                following = next(rest)
+            self._run_one(item, following if left else after)
+
+    def _in_order(self, block: Sequence[pytest.Item], after: pytest.Item | None) -> None:
+        for item, following in zip(block, [*block[1:], after], strict=True):
+            self._run_one(item, following)
+
+    def _run_one(self, item: pytest.Item, following: pytest.Item | None) -> None:
+        failure = self.evaluations.engine_failure()
+        if failure is not None and self.evaluations.was_lost(item):
+            self._stop_for_engine(failure)
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if self.session.shouldfail:
+            raise self.session.Failed(self.session.shouldfail)
+        if self.session.shouldstop:
+            raise self.session.Interrupted(self.session.shouldstop)
+
+    def _stop_for_engine(self, error: ArealEvalError) -> None:
+        self.evaluations.engine_error = error
+        self.session.shouldstop = f"areal-eval: {type(error).__name__}: {str(error.args[0]).splitlines()[0]}"
+        raise self.session.Interrupted(self.session.shouldstop)
+
+
+def completion_order_is_possible(session: pytest.Session, wanted: str) -> bool:
+    """Whether this loop may replace pytest's: not on or beside xdist workers, under ``--stepwise``, or another's loop."""
+    config = session.config
+    if wanted == "collection" or config.option.collectonly or config.option.setuponly:
+        return False
+    if hasattr(config, "workerinput") or config.pluginmanager.hasplugin("dsession"):
+        return False
+    if getattr(config.option, "stepwise", False) or getattr(config.option, "usepdb", False):
+        return False
+    return not _foreign_loops(config) and any(membership(item) for item in session.items)
+
+
+def _foreign_loops(config: pytest.Config) -> list[str]:
+    """Plugins other than pytest and ours that implement the loop themselves."""
+    impls = config.hook.pytest_runtestloop.get_hookimpls()
+    plain = [impl for impl in impls if not (impl.wrapper or impl.hookwrapper)]
+    return [i.plugin_name for i in plain if not i.function.__module__.startswith(("_pytest.", "pytest_areal_eval."))]
+
+
+def _starter(group: Group, first: pytest.Function) -> pytest.Function:
+    """A test beside ``first`` that asks for the group's controller and shared fixtures, with the same marks and parameters."""
+    own = ["self"] if first.cls is not None else []
+    names = [*own, "controller", *group.extra_arguments]
+
+    def areal_eval_starter(*args: Any) -> None:
+        """Never called."""
+
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    function: Any = areal_eval_starter
+    function.__signature__ = inspect.Signature(parameters)
+    function.pytestmark = [mark for mark in first.own_markers if mark.name != "parametrize"]
+    starter = pytest.Function.from_parent(
+        first.parent, name="areal-eval-starter", callspec=first.callspec, callobj=function
+    )
+    assert isinstance(starter, pytest.Function)
+    return starter
+
+
+Tick = Callable[[], None]
