@@ -1,0 +1,164 @@
+"""Which GPUs this process may use, as the tokens that CUDA_VISIBLE_DEVICES takes: indices, UUIDs, MIG slices.
+
+Invariant: tokens stay strings, and a mask that is set is final: what it hides is never used.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_areal_eval.errors import ConfigError, SchedulerError
+from pytest_areal_eval.schedulers import locks
+
+NVIDIA_SMI = ("nvidia-smi", "-L")
+NVIDIA_SMI_LIMIT_S = 5.0
+
+_GPU = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[^)]+)\)")
+_MIG = re.compile(r"\s+MIG .*\(UUID: (MIG-[^)]+)\)")
+_END_OF_MASK = {"-1", "NoDevFiles", "none", "void"}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One device.  ``token`` goes into CUDA_VISIBLE_DEVICES; ``uuid`` is the same whatever token names the device."""
+
+    token: str
+    uuid: str
+
+    @property
+    def key(self) -> str:
+        """The name of its lock."""
+        return f"gpu-{self.uuid}"
+
+
+@dataclass(frozen=True)
+class Visible:
+    """The devices that may be used, and for messages how they were found."""
+
+    gpus: tuple[Gpu, ...]
+    source: str
+    by_bus_order: bool = False
+
+
+def visible(mask: str | None, origin: str = "CUDA_VISIBLE_DEVICES") -> Visible:
+    """Find the devices.
+
+    Args:
+        mask: CUDA_VISIBLE_DEVICES as inherited; None if it is not set, empty for "no GPU".
+        origin: what gave the mask, for messages.
+
+    Raises:
+        ConfigError: the mask names a device twice.
+    """
+    if mask is not None and not tokens_of(mask):
+        return Visible((), f"{origin}={mask!r}")
+    listing, trouble = _nvidia_smi()
+    if mask is not None:
+        return Visible(named(tokens_of(mask), listing), f"{origin}={mask!r}")
+    return Visible(listed(listing), trouble or "nvidia-smi -L", by_bus_order=True)
+
+
+def take(visible: Visible, count: int, lock_folder: Path, holder: str, held: ExitStack) -> dict[str, locks.Lock]:
+    """Lock some of the devices.
+
+    Args:
+        visible: the devices to choose from, first come first taken.
+        count: how many.
+        lock_folder: where runs on this machine keep their locks.
+        holder: who takes them, for other runs' messages.
+        held: closes this process's locks in the end.
+
+    Returns:
+        the locks by token.
+
+    Raises:
+        SchedulerError: too few of them are free.
+    """
+    taken: dict[str, locks.Lock] = {}
+    busy: list[str] = []
+    for gpu in visible.gpus:
+        if len(taken) == count:
+            break
+        lock = locks.try_lock(lock_folder, gpu.key, holder)
+        if lock is None:
+            busy.append(f"GPU {gpu.token} is taken by {locks.held_by(lock_folder, gpu.key)}")
+        else:
+            taken[gpu.token] = held.enter_context(lock)
+    if len(taken) < count:
+        raise SchedulerError(
+            f"{holder} asks for {counted(count)}; {len(taken)} of {len(visible.gpus)} free now: {'; '.join(busy)}.",
+            "Wait for that run or end it, or choose other devices with CUDA_VISIBLE_DEVICES.",
+        )
+    return taken
+
+
+def counted(number: int) -> str:
+    """``1 GPU``, ``2 GPUs``."""
+    return f"{number} GPU{'' if number == 1 else 's'}"
+
+
+def tokens_of(mask: str) -> tuple[str, ...]:
+    """Split a mask as CUDA does: it ends at the first token that names no device."""
+    tokens: list[str] = []
+    for token in (part.strip() for part in mask.split(",")):
+        if not token or token in _END_OF_MASK:
+            break
+        tokens.append(token)
+    return tuple(tokens)
+
+
+def named(tokens: Iterable[str], listing: str) -> tuple[Gpu, ...]:
+    """The devices that tokens name; the UUID is the token itself where the listing does not know it."""
+    known = dict(_pairs(listing))
+    found: dict[str, Gpu] = {}
+    for token in tokens:
+        by_prefix = [uuid for uuid in known.values() if uuid.startswith(token) and token.startswith("GPU-")]
+        gpu = Gpu(token, known.get(token) or (by_prefix[0] if len(by_prefix) == 1 else token))
+        if gpu.uuid in found:
+            raise ConfigError(
+                f"GPU {token} is named twice: {found[gpu.uuid].token} and {token} are the same device.",
+                "Name each device once.",
+            )
+        found[gpu.uuid] = gpu
+    return tuple(found.values())
+
+
+def listed(listing: str) -> tuple[Gpu, ...]:
+    """The devices of ``nvidia-smi -L``: a GPU by its index, or its MIG slices by their UUIDs where it is cut up."""
+    found: list[Gpu] = []
+    for token, uuid in _pairs(listing):
+        if token.startswith("MIG-") and found and not found[-1].token.startswith("MIG-"):
+            found.pop()  # the first slice: CUDA cannot use the whole GPU beside it
+        found.append(Gpu(token, uuid))
+    return tuple(found)
+
+
+def _pairs(listing: str) -> list[tuple[str, str]]:
+    pairs: list[tuple[str, str]] = []
+    for line in listing.splitlines():
+        if gpu := _GPU.match(line):
+            pairs.append((gpu[1], gpu[2]))
+        elif mig := _MIG.match(line):
+            pairs.append((mig[1], mig[1]))
+    return pairs
+
+
+def _nvidia_smi() -> tuple[str, str]:
+    """What ``nvidia-smi -L`` prints, or why it says nothing."""
+    command = " ".join(NVIDIA_SMI)
+    try:
+        done = subprocess.run(
+            NVIDIA_SMI, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=NVIDIA_SMI_LIMIT_S
+        )
+    except FileNotFoundError:
+        return "", "no nvidia-smi on PATH"
+    except subprocess.TimeoutExpired:
+        return "", f"{command} gave no answer in {NVIDIA_SMI_LIMIT_S:g} s"
+    if done.returncode != 0:
+        return "", f"{command} exited with {done.returncode}: {(done.stdout + done.stderr).strip()}"
+    return done.stdout, ""
