@@ -133,11 +133,14 @@ class RunFolder:
 def _make_unique(results_dir: Path, name_hint: str) -> Path:
     hint = re.sub(r"[^A-Za-z0-9.]+", "-", name_hint).strip("-.")[:40] or "run"
     while True:
-        started = datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
-        path = results_dir / f"{started}_{hint}_{secrets.token_hex(2)}"
+        path = results_dir / f"{_now()}_{hint}_{secrets.token_hex(2)}"
         with contextlib.suppress(FileExistsError):
             path.mkdir()
             return path
+
+
+def _now() -> str:
+    return datetime.now().strftime("%Y-%m-%dT%H-%M-%S")
 
 
 def _remove(path: Path) -> None:

@@ -84,23 +84,23 @@ _SHAPES = (
     re.compile(r"(?<=[Bb]earer )[^\s\"',;*]{8,}"),
 )
 _USER_INFO = re.compile(r"(://)[^/\s@\"']+@")
-_VALUE = r"""(?P<value>"[^"]*"|'[^']*'|(?:[Bb]earer |[Bb]asic |[Tt]oken )?[^\s"',;&}\])]+)"""
-# The name's start is anchored and its length bounded, so that a long word costs linear time.
-_ASSIGNMENT = re.compile(rf"""(?<![\w.-])(?P<name>[\w.-]{{1,80}})["']?\s*[=:]\s*{_VALUE}""")
-_FLAG = re.compile(rf"(?<![\w.-])(?P<name>--[\w-]{{1,80}})\s+{_VALUE}")
+# The name's start is anchored and its length bounded, and a value is read only after a secret's name, so that any
+# string takes time linear in its length.
+_ASSIGNMENT = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]{1,80})["']?\s*[=:]\s*""")
+_FLAG = re.compile(r"(?<![\w.-])(?P<name>--[\w-]{1,80})\s+")
+_VALUE = re.compile(r""""[^"]*"|'[^']*'|(?:[Bb]earer |[Bb]asic |[Tt]oken )?[^\s"',;&}\])]+""")
 
 
-def _mask_named(pattern: re.Pattern[str], text: str) -> str:
-    """Mask each secret's value; go on inside a value that is none, for ``--set=engine.api_key=…``."""
+def _mask_named(name: re.Pattern[str], text: str) -> str:
     parts = []
     done = 0
-    position = 0
-    while match := pattern.search(text, position):
-        position = match.start("value")
-        if is_secret_name(match["name"].rpartition(".")[2]):
-            quote = match["value"][0] if match["value"][0] in "\"'" else ""
-            parts += [text[done:position], quote, MASK, quote]
-            done = position = match.end("value")
+    for match in name.finditer(text):
+        secret = is_secret_name(match["name"].rpartition(".")[2])
+        value = _VALUE.match(text, match.end()) if secret and match.end() >= done else None
+        if value:
+            quote = value[0][0] if value[0][0] in "\"'" else ""
+            parts += [text[done : match.end()], quote, MASK, quote]
+            done = value.end()
     return "".join(parts) + text[done:]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from typing import Any
 
 import numpy
 import pytest
@@ -71,7 +72,7 @@ def test_chinese_stays_readable_in_the_file() -> None:
 
 
 def test_every_field_of_an_episode_comes_back() -> None:
-    values = {
+    values: dict[str, Any] = {
         field.name: {"str": "x", "int": 7, "float": 1.5}.get(str(field.type).removesuffix(" | None"))
         for field in dataclasses.fields(Episode)
     }
@@ -100,7 +101,7 @@ def test_a_value_that_is_no_json_is_refused_with_its_name() -> None:
 
 
 def test_numpy_numbers_are_written_as_numbers() -> None:
-    metrics = {"a": numpy.float32(0.5), "b": numpy.int64(3)}
+    metrics: dict[str, Any] = {"a": numpy.float32(0.5), "b": numpy.int64(3)}
     back = round_trip(Episode(item_id="a", status=SCORED, reward=numpy.float64(0.25), metrics=metrics))
     assert (back.reward, back.metrics) == (0.25, {"a": 0.5, "b": 3.0})
 
