@@ -122,8 +122,4 @@ def _near(folder: Path) -> str:
         return f"{parent} does not exist either."
     names = sorted(p.name for p in parent.iterdir() if p.is_dir())
     close = difflib.get_close_matches(folder.name, names, n=1)
-    return (
-        f"Did you mean {parent / close[0]}?"
-        if close
-        else f"{parent} holds: {', '.join(names[:8]) or 'nothing'}."
-    )
+    return f"Did you mean {parent / close[0]}?" if close else f"{parent} holds: {', '.join(names[:8]) or 'nothing'}."

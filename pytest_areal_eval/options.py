@@ -121,36 +121,54 @@ def _number(kind: Callable[[str], Any], text: str, what: str) -> Any:
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option("model", "Checkpoint to evaluate: a directory or a hub name; may be given several times", kind="list",
-           metavar="PATH"),
+    Option(
+        "model",
+        "Checkpoint to evaluate: a directory or a hub name; may be given several times",
+        kind="list",
+        metavar="PATH",
+    ),
     Option("backend", "Inference engine and its replicas, such as hf or hf:d2 (default: hf)", metavar="SPEC"),
     Option("scheduler", "What starts the servers: local (default), ray or slurm", scheduler_name, metavar="NAME"),
-    Option("dataset", "Read the dataset of evaluation NAME from SOURCE; may be given several times", named_dataset,
-           "list", "NAME=SOURCE"),
+    Option(
+        "dataset",
+        "Read the dataset of evaluation NAME from SOURCE; may be given several times",
+        named_dataset,
+        "list",
+        "NAME=SOURCE",
+    ),
     Option("limit", "Draw a seeded random sample of N items from each dataset", positive_int, metavar="N"),
     Option("item-seed", "Seed of the sample that the limit draws (default: 0)", whole_number, metavar="N"),
     Option("shard", "Run part I of N of each dataset; gates are left to the merged run", shard, metavar="I/N"),
     Option("n-samples", "Episodes for each item", positive_int, metavar="N"),
     Option("temperature", "Sampling temperature; 0 is greedy", temperature, metavar="T"),
-    Option("top-p", "Nucleus sampling: keep the smallest set of tokens with this probability", probability,
-           metavar="P"),
+    Option(
+        "top-p", "Nucleus sampling: keep the smallest set of tokens with this probability", probability, metavar="P"
+    ),
     Option("top-k", "Sample among the K likeliest tokens", positive_int, metavar="K"),
     Option("max-new-tokens", "Longest answer, in tokens", positive_int, metavar="N"),
     Option("greedy", "Take the likeliest token always", kind="flag"),
-    Option("seed", "Seed of the run; each episode's own seed is derived from it (default: 0)", whole_number,
-           metavar="N"),
-    Option("max-concurrency", "Episodes in flight at once (default: what the replicas run well)", positive_int,
-           metavar="N"),
+    Option(
+        "seed", "Seed of the run; each episode's own seed is derived from it (default: 0)", whole_number, metavar="N"
+    ),
+    Option(
+        "max-concurrency", "Episodes in flight at once (default: what the replicas run well)", positive_int, metavar="N"
+    ),
     Option("episode-timeout", "Limit of one episode in seconds (default: 600)", seconds, metavar="S"),
     Option("reward-timeout", "Limit of one reward call in seconds (default: 15)", seconds, metavar="S"),
     Option("start-timeout", "Limit for a server to become ready in seconds (default: 600)", seconds, metavar="S"),
-    Option("gate", "One more condition, such as 'test_gsm8k:reward >= 0.7'; without NAME: it holds for all; may be "
-           "given several times", kind="list", metavar="[NAME:]COND"),
+    Option(
+        "gate",
+        "One more condition, such as 'test_gsm8k:reward >= 0.7'; without NAME: it holds for all; may be "
+        "given several times",
+        kind="list",
+        metavar="[NAME:]COND",
+    ),
     Option("gate-partial", "Decide gates on a chosen part of an evaluation too", kind="flag"),
     Option("replay", "Score the completions of a JSONL file (by id or index); no model is run", metavar="FILE"),
     Option("results-dir", "Where runs are kept (default: eval-results)", metavar="DIR"),
-    Option("order", "Report items as they complete or as collected (default: auto)", order, metavar="ORDER",
-           short=False),
+    Option(
+        "order", "Report items as they complete or as collected (default: auto)", order, metavar="ORDER", short=False
+    ),
     Option("trust-remote-code", "Run code that a checkpoint or a dataset brings along", kind="flag"),
 )
 BY_NAME = {option.name: option for option in OPTIONS}

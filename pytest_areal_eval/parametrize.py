@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_areal_eval.errors import ConfigError, UserError
-from pytest_areal_eval.evaluation import EvaluationSpec, has_assertions, spec_of
+from pytest_areal_eval.decorator import EvaluationSpec, has_assertions, spec_of
 from pytest_areal_eval.options import Settings
 
 if TYPE_CHECKING:
@@ -98,7 +98,9 @@ class Planner:
         models = self.settings.get("model", [])
         if len(models) > 1:
             if MODEL not in metafunc.fixturenames:
-                raise pytest.Collector.CollectError(f"{metafunc.definition.nodeid}: several models need the default controller")
+                raise pytest.Collector.CollectError(
+                    f"{metafunc.definition.nodeid}: several models need the default controller"
+                )
             metafunc.parametrize(MODEL, models, indirect=True, scope="session", ids=model_names(models))
         params = [ItemParam(plan, index) for index in plan.selected]
         metafunc.parametrize(ITEM, params, indirect=True, ids=[param.id for param in params])
@@ -120,14 +122,28 @@ class Planner:
 
         source = self._sources.get(name, spec.dataset)
         base_dir = self.invocation_dir if name in self._sources else file.parent
-        asks = spec.workflow is None and not inspect.iscoroutinefunction(_function_of(spec)) and spec.reward_fn is not None
-        key = (_identity(source), spec.config, spec.split, base_dir, _identity(spec.prompt), _identity(spec.answer), asks)
+        asks = (
+            spec.workflow is None and not inspect.iscoroutinefunction(_function_of(spec)) and spec.reward_fn is not None
+        )
+        key = (
+            _identity(source),
+            spec.config,
+            spec.split,
+            base_dir,
+            _identity(spec.prompt),
+            _identity(spec.answer),
+            asks,
+        )
         if key not in self._datasets:
             trust = bool(self.settings.get("trust-remote-code", False))
             loaded = load_dataset(
                 source, config=spec.config, split=spec.split, base_dir=base_dir, trust_remote_code=trust
             )
-            columns = {use: column for use, column in (("prompt", spec.prompt), ("answer", spec.answer)) if isinstance(column, str)}
+            columns = {
+                use: column
+                for use, column in (("prompt", spec.prompt), ("answer", spec.answer))
+                if isinstance(column, str)
+            }
             if asks and spec.answer is None and _wants(spec.reward_fn, "answer"):
                 columns["answer"] = "answer"
             require_columns(loaded, columns)

@@ -95,7 +95,9 @@ class Run:
             "exit_status": exit_status,
             "finished_at": time.time(),
             "wall_s": time.time() - self.started_at,
-            "evaluations": {s.name: self._info["evaluations"].get(s.name, {}) | {"summary": s.to_dict()} for s in summaries},
+            "evaluations": {
+                s.name: self._info["evaluations"].get(s.name, {}) | {"summary": s.to_dict()} for s in summaries
+            },
             "gates": list(gates),
             "events": [{"kind": e.kind, "text": e.text, "at": e.at} for e in self.events if e.kind != "log"],
         }

@@ -18,7 +18,7 @@ import pytest
 
 from pytest_areal_eval.api import Episode, EpisodeStatus, GenerationHyperparameters, Rollout
 from pytest_areal_eval.errors import ArealEvalError, ConfigError, EngineLost, UserError
-from pytest_areal_eval.evaluation import SAMPLING
+from pytest_areal_eval.decorator import SAMPLING
 from pytest_areal_eval.options import Settings
 from pytest_areal_eval.parametrize import ITEM, MODEL, ItemParam, Plan, Planner
 

@@ -27,8 +27,13 @@ class Decided:
         """For ``run.json``."""
         v = self.verdict
         return {
-            "evaluation": self.row.name, "gate": str(v.gate), "outcome": v.outcome, "value": v.value, "se": v.se,
-            "n": v.n, "message": v.message,
+            "evaluation": self.row.name,
+            "gate": str(v.gate),
+            "outcome": v.outcome,
+            "value": v.value,
+            "se": v.se,
+            "n": v.n,
+            "message": v.message,
         }
 
 
@@ -79,8 +84,16 @@ def _phase(found: Decided, location: Any, when: Any) -> pytest.TestReport:
     outcome, longrepr = ("passed", None) if when != "call" else _outcome(found)
     now = time.time()
     report = pytest.TestReport(
-        nodeid=found.nodeid, location=location, keywords={found.row.name: 1, "gate": 1}, outcome=outcome,
-        longrepr=longrepr, when=when, start=now, stop=now, duration=0.0, user_properties=_properties(found.verdict),
+        nodeid=found.nodeid,
+        location=location,
+        keywords={found.row.name: 1, "gate": 1},
+        outcome=outcome,
+        longrepr=longrepr,
+        when=when,
+        start=now,
+        stop=now,
+        duration=0.0,
+        user_properties=_properties(found.verdict),
     )
     if when == "call" and found.expected_failure is not None and found.verdict.outcome != "skip":
         report.wasxfail = found.expected_failure

@@ -62,7 +62,8 @@ class _Instance:
 class LocalScheduler:
     """Starts, watches and stops instances on this machine.
 
-    Its methods may be called from several threads and from a signal handler: none of them waits for another.
+    Its methods may be called from several threads and from a signal handler: none of them waits for another.  An
+    instance that asks for no GPU is given an empty CUDA_VISIBLE_DEVICES, lest it sit on another one's.
 
     Args:
         log_dir: folder of the instances' logs, ``<name>.<attempt>.log``; made if missing.
@@ -172,7 +173,7 @@ class LocalScheduler:
         if wanted == 0:
             return
         here = self._gpus()
-        running = [one for one in self._instances.values() if one.gpus and one.process.poll() is None]
+        running = [one for one in list(self._instances.values()) if one.gpus and one.process.poll() is None]
         if wanted > len(here.gpus) - sum(one.gpus for one in running):
             held = "".join(f", {one.handle.name} has {one.gpus}" for one in running)
             raise CannotFit(

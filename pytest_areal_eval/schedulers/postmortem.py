@@ -11,6 +11,8 @@ from pytest_areal_eval.schedulers.base import Lost
 ADDRESS_IN_USE = "address already in use"
 """Starts the reason of an instance whose port was taken between pick and bind: another port may work."""
 
+LINE_LIMIT = 300
+
 
 def explain(status: int, log_tail: str, *, seconds: float, oom: bool = False) -> tuple[Lost, int, str]:
     """Say what became of a process.
@@ -32,7 +34,8 @@ def explain(status: int, log_tail: str, *, seconds: float, oom: bool = False) ->
         reason = f"{ADDRESS_IN_USE}; {reason}"
     said = [line for line in lines if not line.startswith("supervise: the ")]
     if said:
-        reason = f"{reason}; last log line: {said[-1].strip()}"
+        last = said[-1].strip()
+        reason = f"{reason}; last log line: {last if len(last) <= LINE_LIMIT else last[:LINE_LIMIT] + '…'}"
     return lost, code, reason
 
 

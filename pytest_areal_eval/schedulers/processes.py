@@ -33,8 +33,9 @@ def end(supervisors: Mapping[str, subprocess.Popen[bytes]], grace_s: float) -> N
         if process.poll() is None:
             supervise.send(process.pid, signal.SIGTERM)
     deadline = time.monotonic() + grace_s
-    killed: set[int] = set()
-    while left := _left(supervisors) or [pid for pid in killed if running(pid)]:
+    seen: set[int] = set()
+    while left := _left(supervisors) or [pid for pid in seen if running(pid)]:
+        seen.update(left)
         late = time.monotonic() - deadline
         if late > KILL_LIMIT_S:
             raise SchedulerError(
@@ -44,7 +45,6 @@ def end(supervisors: Mapping[str, subprocess.Popen[bytes]], grace_s: float) -> N
             )
         if late >= 0:
             for pid in left:
-                killed.add(pid)
                 supervise.send(pid, signal.SIGKILL)
         time.sleep(0.02)
 

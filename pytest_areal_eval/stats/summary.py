@@ -18,6 +18,7 @@ from pytest_areal_eval.stats.estimators import Estimate, clustered_mean, maj_at_
 from pytest_areal_eval.stats.results import EpisodeResult, ItemResult
 
 _Finished = Sequence[tuple[EpisodeResult, ...]]
+_Votes = Sequence[tuple[str | None, bool]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,8 +189,8 @@ def summarize(
     scored = _rewards(finished, _is_scored)
     rewards = _rewards(finished, lambda _: True)
     bounded = all(0.0 <= x <= 1.0 for group in rewards for x in group)
+    votes = [[(e.answer, _is_right(e, pass_mark)) for e in group] for group in finished] if any(scored) else []
     all_ks = _ks(n_samples, ks)
-    drawn = all_ks if any(scored) else ()
     return Summary(
         name=name,
         n_items=len(finished),
@@ -205,8 +206,8 @@ def summarize(
         scored_only=clustered_mean(scored, proportion=bounded),
         completed_only=clustered_mean(_rewards(finished, _is_completed), proportion=bounded),
         ks=all_ks,
-        pass_at=_present((k, _pass_at(finished, k, pass_mark)) for k in drawn),
-        maj_at=_present((k, _maj_at(finished, k, pass_mark)) for k in drawn if any(e.answer for e in episodes)),
+        pass_at=_present((k, _pass_at(votes, k)) for k in all_ks),
+        maj_at=_present((k, _maj_at(votes, k)) for k in all_ks if any(e.answer for e in episodes)),
         metrics=_metric_means(finished),
         input_tokens=sum(e.input_tokens for e in episodes),
         output_tokens=sum(e.output_tokens for e in episodes),
@@ -249,17 +250,13 @@ def _is_right(episode: EpisodeResult, pass_mark: float) -> bool:
     return episode.reward is not None and episode.reward >= pass_mark
 
 
-def _pass_at(finished: _Finished, k: int, pass_mark: float) -> Estimate | None:
-    drawn = [episodes for episodes in finished if len(episodes) >= k]
-    right = [sum(_is_right(e, pass_mark) for e in episodes) for episodes in drawn]
-    return clustered_mean(
-        ([pass_at_k(len(episodes), c, k)] for episodes, c in zip(drawn, right, strict=True)), proportion=True
-    )
+def _pass_at(votes: Sequence[_Votes], k: int) -> Estimate | None:
+    counts = ((len(group), sum(right for _, right in group)) for group in votes)
+    return clustered_mean(([pass_at_k(n, c, k)] for n, c in counts if n >= k), proportion=True)
 
 
-def _maj_at(finished: _Finished, k: int, pass_mark: float) -> Estimate | None:
-    drawn = [[(e.answer, _is_right(e, pass_mark)) for e in episodes] for episodes in finished]
-    return clustered_mean(([maj_at_k(votes, k)] for votes in drawn if len(votes) >= k), proportion=True)
+def _maj_at(votes: Sequence[_Votes], k: int) -> Estimate | None:
+    return clustered_mean(([maj_at_k(group, k)] for group in votes if len(group) >= k), proportion=True)
 
 
 def _present(estimates: Iterable[tuple[int, Estimate | None]]) -> dict[int, Estimate]:

@@ -72,9 +72,7 @@ class RLVRWorkflow(RolloutWorkflow):
         gconfig = self.gconfig.new(n_samples=1)
         if self.tokenizer is None:
             messages = [{"role": "user", "content": source}] if isinstance(source, str) else list(source)
-            return ModelRequest(
-                messages=messages, gconfig=gconfig, template_kwargs=dict(self.template_kwargs)
-            )
+            return ModelRequest(messages=messages, gconfig=gconfig, template_kwargs=dict(self.template_kwargs))
         if self._get_input_ids:
             thinking = self.template_kwargs.get("enable_thinking", False)
             ids = self._get_input_ids(source, self.tokenizer, thinking)

@@ -19,8 +19,18 @@ import pytest
 from pytest_areal_eval.errors import ConfigError
 
 DEFAULT_WORKFLOW = "pytest_areal_eval.workflows.RLVRWorkflow"
-SAMPLING = ("temperature", "top_p", "top_k", "max_new_tokens", "min_new_tokens", "greedy", "stop", "stop_token_ids",
-            "ignore_eos", "frequency_penalty")
+SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "max_new_tokens",
+    "min_new_tokens",
+    "greedy",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "frequency_penalty",
+)
 """Arguments that are generation settings; a ``parametrize`` argument of such a name replaces the evaluation's."""
 
 
@@ -148,9 +158,14 @@ def spec_of(marks: Iterable[pytest.Mark], function: Callable[..., Any]) -> Evalu
     if inspect.iscoroutinefunction(function):
         if spec.workflow is not None or spec.reward_fn is not None:
             wrong = "workflow" if spec.workflow is not None else "reward_fn"
-            raise ConfigError(f"@evaluation: {wrong}= on an async test", "An async test is its own workflow: return the reward.")
+            raise ConfigError(
+                f"@evaluation: {wrong}= on an async test", "An async test is its own workflow: return the reward."
+            )
     elif spec.workflow is None and spec.reward_fn is None:
-        raise ConfigError("@evaluation: neither reward_fn= nor workflow=", "Name the reward, such as reward_fn='pytest_areal_eval.rewards.gsm8k_reward_fn'.")
+        raise ConfigError(
+            "@evaluation: neither reward_fn= nor workflow=",
+            "Name the reward, such as reward_fn='pytest_areal_eval.rewards.gsm8k_reward_fn'.",
+        )
     return spec
 
 

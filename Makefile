@@ -1,0 +1,53 @@
+# make eval: evaluate the shipped checkpoint.   make test: the whole test suite.
+# Both make their own environment in .venv first; PYTHON=python3.12 picks another interpreter.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+
+.PHONY: eval test lint types check bench clean
+
+eval: $(VENV)/.run
+	$(BIN)/python -m pytest evals/test_arithmetic.py --model=models/tiny-math
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+check: lint types test
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/run_all.py
+
+$(VENV)/.torch:
+	$(PYTHON) -c 'import sys; sys.exit(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	@# Without a GPU the CPU build: the default one for Linux brings gigabytes of CUDA libraries.
+	@if nvidia-smi -L >/dev/null 2>&1; then \
+	  echo "installing torch"; $(PIP) install 'torch>=2.5'; \
+	else \
+	  echo "installing torch (CPU build)"; \
+	  $(PIP) install 'torch==2.13.0+cpu' 2>/dev/null \
+	  || { $(PIP) install uv && $(BIN)/uv pip install -q --python $(BIN)/python --torch-backend=cpu 'torch>=2.5'; }; \
+	fi
+	@touch $@
+
+$(VENV)/.run: $(VENV)/.torch pyproject.toml
+	@echo "installing pytest-areal-eval"
+	@$(PIP) install -e '.[hf]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run pyproject.toml
+	@echo "installing what the tests need"
+	@$(PIP) install -e '.[hf,dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,215 @@
+"""From the selected tests to the exit status: expects the rows, runs the loop, decides the gates, prints, closes.
+
+Invariant: nothing here turns a failed session into a passed one; 16 means that there was no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pytest_areal_eval.errors import ArealEvalError, UserError
+from pytest_areal_eval.report.gates import Decided, decide_gates, gates_for
+from pytest_areal_eval.report.live import LiveLine
+from pytest_areal_eval.report.scoreboard import Row, Scoreboard
+from pytest_areal_eval.report.text import printable
+from pytest_areal_eval.run import Run
+from pytest_areal_eval.runloop import CompletionOrder, completion_order_is_possible
+from pytest_areal_eval.session import EvaluationSession, Group, membership, sampling_of, samples_of
+from pytest_areal_eval.stats import Gate, parse_gate, split_gate_option
+
+EXIT_ENGINE = 16
+
+
+class Conclusion:
+    """What becomes of a session's evaluations."""
+
+    def __init__(self, config: pytest.Config, evaluations: EvaluationSession, run: Run) -> None:
+        self.config = config
+        self.evaluations = evaluations
+        self.run = run
+        self.board = Scoreboard()
+        self.decided: list[Decided] = []
+
+    def begin(self, session: pytest.Session) -> None:
+        """Learn what was selected, and find the mistakes that need no engine.
+
+        Raises:
+            pytest.UsageError: an option cannot work.
+        """
+        self.evaluations.adopt(session.items)
+        if not self.evaluations.groups:
+            return
+        try:
+            from pytest_areal_eval.backends import check_options
+
+            check_options(self.evaluations.settings)
+            optional = [split_gate_option(text) for text in self.evaluations.settings.get("gate", [])]
+            for group in self.evaluations.groups.values():
+                self.board.add(_row(group, self.evaluations, optional))
+            _refuse_unused_gates(optional, self.board)
+        except UserError as error:
+            raise pytest.UsageError(str(error)) from error
+
+    def header(self) -> list[str]:
+        """What runs, on what, and how it samples."""
+        settings, groups = self.evaluations.settings, list(self.evaluations.groups.values())
+        if not groups or self.config.option.verbose < 0:
+            return []
+        source = settings.get("replay") or ", ".join(settings.get("model", [])) or "no --model"
+        what = (
+            "replay"
+            if settings.get("replay")
+            else f"{settings.get('backend') or 'hf'} on {settings.get('scheduler', 'local')}"
+        )
+        lines = [f"areal-eval: {source}, {what}, seed {settings.get('seed', 0)}"]
+        for group in groups:
+            sampling = sampling_of(group, settings)
+            how = "greedy" if sampling.greedy else f"temperature {sampling.temperature:g}, top_p {sampling.top_p:g}"
+            lines.append(
+                f"  {group.name}: {len(group.items)} of {len(group.plan.ids)} items x {samples_of(group, settings)}, "
+                f"{how}, at most {sampling.max_new_tokens} new tokens, data {group.plan.dataset.content_hash[:8]}"
+            )
+        return [printable(line) for line in lines]
+
+    def run_loop(self, session: pytest.Session) -> bool | None:
+        """Report in completion order where that is possible; None leaves the loop to pytest."""
+        wanted = self.evaluations.settings.get("order", "auto")
+        if not completion_order_is_possible(session, wanted):
+            return None
+        if session.testsfailed and not session.config.option.continue_on_collection_errors:
+            plural = "" if session.testsfailed == 1 else "s"
+            raise session.Interrupted(f"{session.testsfailed} error{plural} during collection")
+        live = LiveLine(self.config, self.board, self.run.events)
+        CompletionOrder(session, self.evaluations, live).run()
+        return True
+
+    def decide(self, session: pytest.Session) -> None:
+        """Decide the gates; each is one more test."""
+        groups = self.evaluations.groups
+        self.decided = decide_gates(
+            session,
+            self.board,
+            even_partial=bool(self.evaluations.settings.get("gate-partial", False)),
+            xfail_of=lambda key: groups[key].xfail_reason if key in groups else None,
+        )
+
+    def print(self, reporter: pytest.TerminalReporter) -> None:
+        """The table, the gates, what happened to the engine, and where the run is."""
+        rows = self.board.with_results()
+        failure = self.evaluations.engine_failure()
+        if failure is not None:
+            reporter.section("areal-eval: engine", red=True)
+            reporter.write_line(printable(str(failure)))
+        if self.config.option.verbose < -1 or not (rows or self.decided):
+            return
+        from pytest_areal_eval.report.table import summary_lines
+
+        reporter.section("areal-eval")
+        if rows:
+            for line in summary_lines(rows, self.config.get_terminal_writer().fullwidth):
+                reporter.write_line(line)
+        for line, markup in _gate_lines(self.decided, self.board):
+            reporter.write_line(line, **markup)
+        if self.run.folder is not None:
+            reporter.write_line(f"run: {_relative(self.run.folder.path, self.config)}")
+
+    def finish(self, session: pytest.Session) -> None:
+        """Set the exit status, keep the cache right, close the run."""
+        failure = self.evaluations.engine_failure()
+        if failure is not None:
+            session.exitstatus = EXIT_ENGINE
+        if not hasattr(self.config, "workerinput"):
+            _remember_missed(self.config, self.board, [found.nodeid for found in self.decided])
+        summaries = [row.summary() for row in self.board.with_results()]
+        try:
+            self.run.finish(summaries, [found.to_dict() for found in self.decided], int(session.exitstatus))
+        except ArealEvalError as error:
+            reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+            if reporter is not None:
+                reporter.write_line(f"areal-eval: {error}", red=True)
+            if session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+
+
+def regroup(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Bring each evaluation's tests together at its first one; everything else keeps its place."""
+    blocks: dict[Any, list[pytest.Item]] = {}
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        param = callspec.params.get("item") if callspec else None
+        plan = getattr(param, "plan", None)
+        key = (item.nodeid[: item.nodeid.rfind(param.id)], id(plan)) if plan is not None and param is not None else item
+        blocks.setdefault(key, []).append(item)
+    return [item for block in blocks.values() for item in block]
+
+
+def _row(group: Group, evaluations: EvaluationSession, optional: list[tuple[str, Gate]]) -> Row:
+    decorated = [parse_gate(text) for text in group.plan.spec.gates]
+    return Row(
+        key=group.key,
+        name=group.name,
+        file=group.items[0].location[0],
+        gates=gates_for(group.name, group.key, decorated, optional),
+        n_samples=samples_of(group, evaluations.settings),
+        n_selected=len(group.items),
+        n_planned=len(group.plan.selected),
+        n_total=len(group.plan.ids),
+        pass_mark=group.plan.spec.pass_mark,
+        shard=group.plan.shard,
+    )
+
+
+def _refuse_unused_gates(optional: list[tuple[str, Gate]], board: Scoreboard) -> None:
+    """A gate that names no selected evaluation would silently never be decided."""
+    known = {n for row in board.rows.values() for n in (row.name, row.name.partition("[")[0], row.key)}
+    for name, gate in optional:
+        if name != "*" and name not in known:
+            names = ", ".join(row.name for row in board.rows.values())
+            raise UserError(f"--gate={name}:{gate}: no selected evaluation is named {name!r}", f"There are: {names}.")
+
+
+def _gate_lines(decided: Sequence[Decided], board: Scoreboard) -> list[tuple[str, dict[str, bool]]]:
+    marks = {
+        "pass": ("PASS", "green"),
+        "fail": ("FAIL", "red"),
+        "skip": ("SKIP", "yellow"),
+        "inconclusive": ("????", "yellow"),
+    }
+    lines = []
+    for found in decided:
+        word, color = marks[found.verdict.outcome]
+        lines.append((printable(f"gate {word}  {found.row.name}: {found.verdict.message}"), {color: True}))
+    undecided = [str(gate) for row in board.rows.values() for gate in row.gates if not decided]
+    if undecided:
+        lines.append((f"gates not decided, the session ended before: {', '.join(undecided)}", {"yellow": True}))
+    return lines
+
+
+def _remember_missed(config: pytest.Config, board: Scoreboard, gate_nodes: Sequence[str]) -> None:
+    """``--lf`` shall pick up misses; gates are no tests that it could find, and our ids need no ``cache/nodeids``."""
+    cache = getattr(config, "cache", None)
+    if cache is None:
+        return
+    failed = dict(cache.get("cache/lastfailed", {}))
+    missed = {node for row in board.rows.values() for node in row.missed_nodes}
+    wanted = {node: True for node in [*failed, *missed] if node not in set(gate_nodes)}
+    if wanted != failed:
+        cache.set("cache/lastfailed", wanted)
+    nodeids = cache.get("cache/nodeids", [])
+    prefixes = tuple(f"{row.key.rstrip(']')}" for row in board.rows.values())
+    kept = [node for node in nodeids if not node.startswith(prefixes)] if prefixes else nodeids
+    if len(kept) != len(nodeids):
+        cache.set("cache/nodeids", kept)
+
+
+def _relative(path: Any, config: pytest.Config) -> str:
+    try:
+        return str(path.relative_to(config.invocation_params.dir))
+    except ValueError:
+        return str(path)
+
+
+__all__ = ["Conclusion", "membership", "regroup"]

@@ -1,0 +1,326 @@
+"""From instances or given addresses to ready replicas, and what happens when one is lost.
+
+Invariant: a replica takes requests only while its health answers.  The run begins with the first ready one; a lost one
+is started again ``restarts`` times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from pytest_areal_eval.controller.instances import Instances
+from pytest_areal_eval.controller.probe import Health, Reading, discover, probe
+from pytest_areal_eval.controller.replicas import Replica, Replicas
+from pytest_areal_eval.controller.settings import ControllerSettings, EventKind
+from pytest_areal_eval.engines.base import Endpoint, Engine, Launch
+from pytest_areal_eval.errors import ArealEvalError, EngineLost, EngineStartError, SchedulerError
+from pytest_areal_eval.schedulers.base import Handle, State, Status
+
+if TYPE_CHECKING:
+    import aiohttp
+
+TICK_S = 0.25
+MISSES = 3
+QUICK_S = 10.0
+"""A start that ends sooner, with an exit code that another quick end had, is not tried again."""
+RECONNECT_S = 20.0
+"""How long a given address may be silent; nobody here can restart it."""
+SCHEDULER_FAILURES = 5
+
+Emit = Callable[[EventKind, str], None]
+
+
+@dataclass(eq=False, slots=True)
+class Member:
+    """One replica through its lives.
+
+    Attributes:
+        name: ``role/0``.
+        launch: how to start it; None where its address was given.
+        endpoint: where it is, once known.
+        handle: its present instance.
+        status: what the scheduler said of it last.
+        replica: what the client sees of it, while it is ready.
+        phase: where it is.
+        attempt: which start this is, from 1.
+        since: loop time at which the phase's limit began.
+        misses: health checks in a row without an answer.
+        told: the last line said about it.
+        cause: why it was lost last.
+    """
+
+    name: str
+    launch: Launch | None = None
+    endpoint: Endpoint | None = None
+    handle: Handle | None = None
+    status: Status | None = None
+    replica: Replica | None = None
+    phase: Literal["waiting", "starting", "ready", "gone"] = "waiting"
+    attempt: int = 1
+    since: float = 0.0
+    misses: int = 0
+    told: str = ""
+    cause: str = ""
+
+
+class Fleet:
+    """Brings replicas up and watches them.
+
+    Args:
+        members: one for each replica.
+        engine: discovers what a ready replica can do.
+        instances: their processes; None where addresses were given.
+        replicas: receives those that are ready.
+        http: for health checks.
+        settings: limits and restarts.
+        emit: receives (kind, text) for a waiting person.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        engine: Engine,
+        instances: Instances | None,
+        replicas: Replicas,
+        http: aiohttp.ClientSession,
+        settings: ControllerSettings,
+        emit: Emit,
+    ) -> None:
+        self._members = members
+        self._engine = engine
+        self._instances = instances
+        self._replicas = replicas
+        self._http = http
+        self._settings = settings
+        self._emit = emit
+        self._once_ready = asyncio.Event()
+        self._nudge = asyncio.Event()
+        self._quick_exits: set[int] = set()
+        self._next_poll = 0.0
+        self._poll_pause_s = TICK_S
+        self._poll_failures = 0
+        self.lost = 0
+        replicas.on_suspect = self._nudge.set
+
+    async def run(self) -> None:
+        """Start everything and watch it; never returns.
+
+        Raises:
+            EngineStartError: no replica became ready.
+            EngineLost: all are gone and the restarts are spent.
+            CannotFit: the scheduler can never give what a replica needs.
+        """
+        for member in self._members:
+            await self._start(member)
+        while True:
+            await self._poll()
+            await asyncio.gather(*(self._step(m) for m in self._members if m.phase != "gone"))
+            if all(m.phase == "gone" for m in self._members):
+                raise self._verdict()
+            await self._rest()
+
+    async def first_ready(self) -> None:
+        """Wait for the first ready replica; :meth:`run` raises if there will be none."""
+        await self._once_ready.wait()
+
+    async def _start(self, member: Member) -> None:
+        member.phase, member.misses, member.since, member.status = "waiting", 0, self._now(), None
+        if self._instances is not None and member.launch is not None:
+            member.handle = await self._instances.start(member.name, member.launch)
+            self._next_poll, self._poll_pause_s = 0.0, TICK_S
+
+    async def _poll(self) -> None:
+        if self._instances is None or self._now() < self._next_poll:
+            return
+        by_handle = {m.handle: m for m in self._members if m.handle is not None and m.phase != "gone"}
+        try:
+            for handle, status in (await self._instances.poll(tuple(by_handle))).items():
+                by_handle[handle].status = status
+            self._poll_failures = 0
+        except SchedulerError as error:
+            self._poll_failures += 1
+            self._emit("warning", f"the scheduler does not answer: {error}")
+            if self._poll_failures >= SCHEDULER_FAILURES and not self._replicas.ready:
+                raise
+        self._poll_pause_s = min(self._poll_pause_s * 2, self._settings.health_interval_s)
+        self._next_poll = self._now() + self._poll_pause_s
+
+    async def _step(self, member: Member) -> None:
+        status = member.status
+        if member.launch is None:
+            await self._check(member)
+        elif status is None:
+            return  # not polled since it was started
+        elif status.state is State.GONE or status.never:
+            await self._lose(member, _why_gone(status), status.exit_code)
+        elif status.state is not State.UP or status.address is None:
+            await self._queued(member, status)
+        else:
+            assert self._instances is not None
+            member.endpoint = self._instances.endpoint(member.name, status.address)
+            await self._check(member)
+
+    async def _queued(self, member: Member, status: Status) -> None:
+        if status.state is State.STARTING:
+            self._begin(member)
+        reason = status.reason or "no reason given"
+        self._tell(member, "waiting", f"{member.name} waits ({status.state.value}): {reason}")
+        limit_s = self._settings.queue_timeout_s if member.phase == "waiting" else self._start_limit_s(member)
+        if self._now() - member.since > limit_s:
+            await self._lose(member, f"still waiting after {limit_s:g} s: {reason}")
+
+    async def _check(self, member: Member) -> None:
+        self._begin(member)
+        reading = await self._probe(member)
+        if reading.health is Health.OK:
+            self._admit(member)
+        elif member.replica is None:
+            await self._not_yet(member, reading)
+        else:
+            await self._missed(member, member.replica, reading)
+
+    async def _probe(self, member: Member) -> Reading:
+        assert member.endpoint is not None
+        if member.launch is None:
+            if member.replica is not None and member.replica.up:
+                return Reading(Health.OK)  # a given address is asked again only when it is in doubt
+            return await discover(self._engine, member.endpoint, self._http)
+        address = member.status.address if member.status else None
+        nonce = address.nonce if address and "{nonce}" in member.launch.argv else ""
+        reading = await probe(self._http, member.endpoint.base_url + member.launch.ready_path, nonce)
+        if reading.health is Health.OK and member.replica is None:
+            return await discover(self._engine, member.endpoint, self._http)
+        return reading
+
+    def _begin(self, member: Member) -> None:
+        if member.phase == "waiting":
+            member.phase, member.since = "starting", self._now()
+
+    def _admit(self, member: Member) -> None:
+        member.misses = 0
+        if member.replica is not None:
+            self._replicas.restore(member.replica)
+            return
+        member.phase = "ready"
+        member.replica = Replica(member.name, member.endpoint, answered_at=self._now())
+        self._replicas.add(member.replica)
+        self._tell(member, "ready", f"{member.name} is ready after {self._now() - member.since:.1f} s")
+        self._once_ready.set()
+
+    async def _not_yet(self, member: Member, reading: Reading) -> None:
+        limit_s = self._start_limit_s(member)
+        if reading.health is Health.REJECTED:
+            await self._lose(member, reading.text)
+        elif self._now() - member.since > limit_s:
+            await self._lose(member, f"not ready within {limit_s:g} s: {reading.text}")
+        elif self._instances is not None and member.handle is not None:
+            log = self._instances.log_path(member.handle)
+            line = await self._instances.last_line(member.handle)
+            self._tell(member, "log", f"{member.name} loads ({reading.text}), log {log}: {line or '(empty)'}")
+        else:
+            self._tell(member, "starting", f"{member.name}: {reading.text}")
+
+    async def _missed(self, member: Member, replica: Replica, reading: Reading) -> None:
+        refused = reading.health is Health.REFUSED
+        if not refused and self._now() - replica.answered_at < self._settings.health_interval_s:
+            self._replicas.restore(replica)  # too busy for a health check, not for its work
+            return
+        member.misses += 1
+        if refused or member.misses >= MISSES:
+            exit_code = await self._exit_code(member)
+            ended = f"exited with code {exit_code}" if exit_code is not None else reading.text
+            await self._lose(member, ended, exit_code)
+
+    async def _exit_code(self, member: Member) -> int | None:
+        """The scheduler may learn of an exit a moment after its port is closed."""
+        for _ in range(3):
+            if self._instances is None or member.handle is None:
+                return None
+            try:
+                status = (await self._instances.poll([member.handle])).get(member.handle)
+            except SchedulerError as error:
+                self._emit("warning", f"the scheduler does not answer: {error}")
+                return None
+            if status is not None and status.state is State.GONE:
+                return status.exit_code
+            await asyncio.sleep(TICK_S)
+        return None
+
+    async def _lose(self, member: Member, why: str, exit_code: int | None = None) -> None:
+        was_ready, ran_s = member.replica is not None, self._now() - member.since
+        if member.replica is not None:
+            self.lost += 1
+            self._replicas.remove(member.replica)
+            member.replica = None
+        self._emit("lost", f"{member.name} {'was lost' if was_ready else 'did not start'}: {why}")
+        member.cause = f"{member.name}, attempt {member.attempt}, after {ran_s:.1f} s: {why}"
+        never = member.status is not None and member.status.never
+        if self._instances is not None and member.handle is not None:
+            member.cause = await self._instances.obituary(member.handle, member.cause)
+            try:
+                await self._instances.stop(member.handle)
+            except SchedulerError as error:
+                self._emit("warning", f"{member.name} ({member.handle.id}) could not be stopped: {error}")
+        quick = exit_code if not was_ready and ran_s < QUICK_S else None
+        hopeless = never or quick in self._quick_exits or (member.launch is None and not was_ready)
+        if quick is not None:
+            self._quick_exits.add(quick)
+        if hopeless or member.attempt > self._settings.restarts:
+            self._give_up(member)
+        else:
+            await self._restart(member)
+
+    async def _restart(self, member: Member) -> None:
+        member.attempt += 1
+        self._emit("restart", f"{member.name}: attempt {member.attempt} of {self._settings.restarts + 1}")
+        try:
+            await self._start(member)
+        except SchedulerError as error:
+            member.cause = f"{member.cause}\nIt cannot be started again: {error}"
+            self._give_up(member)
+
+    def _give_up(self, member: Member) -> None:
+        member.phase = "gone"
+        self._emit("gone", f"{member.name} is given up after attempt {member.attempt}")
+
+    def _verdict(self) -> ArealEvalError:
+        many = f"all {len(self._members)} replicas" if len(self._members) > 1 else "the replica"
+        cause = self._members[0].cause
+        if self._once_ready.is_set():
+            return EngineLost(f"{many} were lost and the restarts are spent; the first: {cause}")
+        return EngineStartError(f"the engine did not start; {cause}", "The whole log says more.")
+
+    async def _rest(self) -> None:
+        settled = all(m.phase == "gone" or (m.replica is not None and m.replica.up) for m in self._members)
+        pause_s = self._settings.health_interval_s if settled else TICK_S
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._nudge.wait()
+        except TimeoutError:
+            return
+        self._nudge.clear()
+
+    def _start_limit_s(self, member: Member) -> float:
+        if member.launch is None:
+            return RECONNECT_S
+        return self._settings.start_timeout_s or member.launch.start_timeout_s
+
+    def _tell(self, member: Member, kind: EventKind, text: str) -> None:
+        if text != member.told:
+            member.told = text
+            self._emit(kind, text)
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _why_gone(status: Status) -> str:
+    if status.never:
+        return f"it can never start: {status.reason}"
+    ended = f"exited with code {status.exit_code}" if status.exit_code is not None else "is gone"
+    why = f"; {status.lost.value}" if status.lost is not None else ""
+    return f"{ended}{why}{': ' + status.reason if status.reason else ''}"

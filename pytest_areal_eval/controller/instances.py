@@ -1,0 +1,123 @@
+"""A scheduler seen from the event loop: its calls run in a thread, and nothing that it started is ever forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytest_areal_eval.engines.base import Endpoint, Launch
+from pytest_areal_eval.errors import SchedulerError
+from pytest_areal_eval.schedulers.base import Address, Handle, InstanceSpec, Scheduler, Shape, Status
+
+STOP_GRACE_S = 5.0
+TAIL_LINES = 20
+
+
+class Instances:
+    """The server processes of one run.
+
+    Args:
+        scheduler: starts, watches and stops them.
+        token: the session's secret, as their engine's launch has put it into their environment.
+        server_args: further options of the server's command, ``{"mem_fraction_static": 0.8}``.
+        start_timeout_s: overrides the engine's; None keeps it.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        token: str,
+        server_args: Mapping[str, Any] | None,
+        start_timeout_s: float | None,
+    ) -> None:
+        self._token = token
+        self._scheduler = scheduler
+        self._extra = as_flags(server_args or {})
+        self._start_timeout_s = start_timeout_s
+        self._lock = threading.Lock()
+        self._handles: list[Handle] = []
+        self._commands: dict[Handle, tuple[str, ...]] = {}
+        self._addresses: dict[Handle, Address] = {}
+        self._closed = False
+
+    async def start(self, name: str, launch: Launch) -> Handle:
+        """Queue an instance; the scheduler's own errors are raised."""
+        spec = InstanceSpec(
+            name=name,
+            argv=launch.argv + self._extra,
+            env=launch.env,
+            shape=Shape(gpus_per_node=launch.gpus, cpus_per_node=launch.cpus),
+            ready_path=launch.ready_path,
+            start_timeout_s=self._start_timeout_s or launch.start_timeout_s,
+        )
+        return await asyncio.to_thread(self._start, spec)
+
+    async def poll(self, handles: Sequence[Handle]) -> dict[Handle, Status]:
+        """Their states, in one query."""
+        statuses = await asyncio.to_thread(self._scheduler.poll, handles)
+        self._addresses.update({h: s.address for h, s in statuses.items() if s.address is not None})
+        return statuses
+
+    async def stop(self, handle: Handle) -> None:
+        """End one instance."""
+        await asyncio.to_thread(self._scheduler.stop, [handle], STOP_GRACE_S)
+
+    def stop_all(self) -> None:
+        """End every instance, and start none any more; from any thread."""
+        with self._lock:
+            self._closed = True
+            handles, self._handles = self._handles, []
+        if handles:
+            self._scheduler.stop(handles, STOP_GRACE_S)
+
+    def endpoint(self, name: str, address: Address) -> Endpoint:
+        """Where an instance is reached."""
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        return Endpoint(name, f"http://{host}:{address.port}", self._token)
+
+    async def last_line(self, handle: Handle) -> str:
+        """The last line of its log."""
+        tail = await asyncio.to_thread(self._scheduler.log_tail, handle, 1)
+        return tail.strip()
+
+    def log_path(self, handle: Handle) -> str:
+        """Where its log is."""
+        return self._scheduler.log_path(handle)
+
+    async def obituary(self, handle: Handle, why: str) -> str:
+        """Why an instance is gone, with its command, its log's path and the log's end."""
+        tail = await asyncio.to_thread(self._scheduler.log_tail, handle, TAIL_LINES)
+        log = f"{self.log_path(handle)}, its end:" if tail.strip() else f"{self.log_path(handle)} (empty)"
+        return "\n".join([why, f"command: {self._command(handle)}", f"log: {log}", *tail.rstrip().splitlines()])
+
+    def _start(self, spec: InstanceSpec) -> Handle:
+        with self._lock:  # so that stop_all sees every handle
+            if self._closed:
+                raise SchedulerError(f"{spec.name} is not started: the run ends")
+            handle = self._scheduler.start(spec)
+            self._handles.append(handle)
+            self._commands[handle] = spec.argv
+        return handle
+
+    def _command(self, handle: Handle) -> str:
+        argv, address = self._commands[handle], self._addresses.get(handle)
+        if address is not None:
+            known = {"{host}": address.host, "{port}": str(address.port), "{nonce}": address.nonce}
+            for placeholder, value in known.items():
+                argv = tuple(word.replace(placeholder, value) for word in argv)
+        return shlex.join(argv)
+
+
+def as_flags(server_args: Mapping[str, Any]) -> tuple[str, ...]:
+    """``{"tp_size": 2, "enable_metrics": True, "seed": None}`` as ``--tp-size 2 --enable-metrics``."""
+    flags: list[str] = []
+    for key, value in server_args.items():
+        if value is None or value is False:
+            continue
+        flags.append("--" + key.replace("_", "-"))
+        if value is not True:
+            flags.extend(str(v) for v in value) if isinstance(value, list | tuple) else flags.append(str(value))
+    return tuple(flags)

@@ -1,0 +1,171 @@
+"""The engine as one episode sees it.  Every request and answer is kept: no status depends on what the workflow tells."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_areal_eval.api import GenerationHyperparameters, ModelRequest, ModelResponse
+from pytest_areal_eval.controller.client import EngineClient, Progress
+from pytest_areal_eval.controller.clock import Clock
+from pytest_areal_eval.engines.base import EngineInfo
+from pytest_areal_eval.errors import PromptTooLong
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer in a conversation.
+
+    Attributes:
+        text: what the model said.
+        reasoning: its reasoning, where the server split it off.
+        stop_reason: why it ended: ``stop``, ``length``, ``tool_calls``, ``abort``.
+        response: the whole answer, with token ids and counts.
+    """
+
+    text: str
+    reasoning: str
+    stop_reason: str
+    response: ModelResponse
+
+
+class EpisodeEngine:
+    """What a workflow talks to during one episode.
+
+    Args:
+        client: sends the requests.
+        clock: the episode's time limit.
+        info: the engine's context length.
+        tokenizer: None: messages are sent and the server applies the chat template.
+        gconfig: the evaluation's sampling, which :meth:`chat` uses.
+        template_kwargs: the evaluation's chat template arguments.
+        seed: the episode's; request ``i`` gets ``seed + i`` unless it brings its own or is greedy.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        clock: Clock,
+        *,
+        info: EngineInfo,
+        tokenizer: Any = None,
+        gconfig: GenerationHyperparameters | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.info = info
+        self.tokenizer = tokenizer
+        self.gconfig = gconfig or GenerationHyperparameters()
+        self.template_kwargs = dict(template_kwargs or {})
+        self.exchanges: list[tuple[ModelRequest, ModelResponse]] = []
+        self.requests = 0
+        self.asked: ModelRequest | None = None
+        self.progress = Progress()
+        self._client = client
+        self._clock = clock
+        self._seed = seed
+
+    async def agenerate(self, req: ModelRequest) -> ModelResponse:
+        """Generate once.  ``req`` is not changed; its answer is cut to what context and ``max_tokens`` leave.
+
+        Raises:
+            PromptTooLong: not one token fits after the prompt; nothing was sent.
+            RequestError: the servers refused it, or it failed too often.
+            EngineLost: no replica is left.
+        """
+        if req.gconfig.n_samples != 1:
+            raise ValueError(
+                f"n_samples={req.gconfig.n_samples} in a request: one request is one sample; "
+                "use gconfig.new(n_samples=1) and call agenerate again for another"
+            )
+        request = dataclasses.replace(req, gconfig=self._sampling(req))
+        self.requests += 1
+        self.asked = request
+        response = await self._client.generate(request, self._clock, self.progress)
+        self.exchanges.append((request, response))
+        return response
+
+    async def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        template_kwargs: Mapping[str, Any] | None = None,
+        **overrides: Any,
+    ) -> Reply:
+        """Send a conversation and read the answer.
+
+        Args:
+            messages: ``[{"role": "user", "content": "..."}]``.
+            template_kwargs: arguments of the chat template on top of the evaluation's (``tools``, ``enable_thinking``).
+            **overrides: fields of :class:`~pytest_areal_eval.api.GenerationHyperparameters` for this request.
+        """
+        gconfig = self.gconfig.new(**{"n_samples": 1, **overrides})
+        template = {**self.template_kwargs, **(template_kwargs or {})}
+        if self.tokenizer is None:
+            request = ModelRequest(messages=[dict(m) for m in messages], template_kwargs=template, gconfig=gconfig)
+        else:
+            ids = self.tokenizer.apply_chat_template(
+                list(messages), tokenize=True, add_generation_prompt=True, return_dict=False, **template
+            )
+            request = ModelRequest(
+                input_ids=list(ids),
+                gconfig=gconfig.new_with_stop_and_pad_token_ids(self.tokenizer),
+                tokenizer=self.tokenizer,
+            )
+        response = await self.agenerate(request)
+        return Reply(answer_text(response, self.tokenizer), response.reasoning, response.stop_reason, response)
+
+    def get_version(self) -> int:
+        """0: a checkpoint under evaluation does not change."""
+        return 0
+
+    def prompt(self) -> str:
+        """The last request's rendered prompt, or its last message."""
+        request = self.asked
+        if request is None:
+            return ""
+        tokenizer = request.tokenizer or self.tokenizer
+        if request.input_ids and tokenizer is not None:
+            return str(tokenizer.decode(request.input_ids))
+        return _content((request.messages or [{}])[-1].get("content"))
+
+    def completion(self) -> str:
+        """The last answer's text."""
+        if not self.exchanges:
+            return ""
+        request, response = self.exchanges[-1]
+        return answer_text(response, request.tokenizer or self.tokenizer)
+
+    def _sampling(self, req: ModelRequest) -> GenerationHyperparameters:
+        gconfig = req.gconfig
+        prompt = len(req.input_ids)
+        room = gconfig.max_tokens - prompt
+        if self.info.context_length is not None:
+            room = min(room, self.info.context_length - prompt)
+        if room < 1:
+            limit = "max_tokens" if room == gconfig.max_tokens - prompt else "the model's context length"
+            raise PromptTooLong(
+                f"the prompt has {prompt} tokens, and {limit} is {prompt + room}",
+                "Shorten the prompt or raise the limit.",
+            )
+        seed = gconfig.seed
+        if seed is None and self._seed is not None and gconfig.effective_temperature > 0:
+            seed = (self._seed + self.requests) % 2**31
+        return dataclasses.replace(gconfig, max_new_tokens=min(room, gconfig.max_new_tokens), seed=seed)
+
+
+def answer_text(response: ModelResponse, tokenizer: Any) -> str:
+    """The answer as the server decoded it, else decoded here, without special tokens."""
+    if response.text is not None:
+        return response.text
+    if tokenizer is None or not response.output_tokens:
+        return ""
+    return str(tokenizer.decode(response.output_tokens, skip_special_tokens=True))
+
+
+def _content(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    return "" if content is None else str(content)

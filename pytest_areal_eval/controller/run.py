@@ -1,0 +1,233 @@
+"""What lives in the loop's thread between ``initialize`` and ``destroy``: replicas, client, fleet and pool, wired."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from pytest_areal_eval.api import Episode, EpisodeStatus, ModelRequest, ModelResponse
+from pytest_areal_eval.controller.client import EngineClient, Progress, open_session
+from pytest_areal_eval.controller.clock import Clock
+from pytest_areal_eval.controller.episodes import Surroundings, Unit, run_episode
+from pytest_areal_eval.controller.fleet import Fleet, Member
+from pytest_areal_eval.controller.instances import Instances
+from pytest_areal_eval.controller.pool import EpisodePool
+from pytest_areal_eval.controller.replicas import Replica, Replicas
+from pytest_areal_eval.controller.settings import ControllerSettings, Event, EventKind, Snapshot
+from pytest_areal_eval.engines.base import Endpoint, Engine, Launch
+from pytest_areal_eval.errors import ArealEvalError, ConfigError, EngineLost
+from pytest_areal_eval.rewards.pool import RewardPool
+from pytest_areal_eval.schedulers.base import Scheduler
+from pytest_areal_eval.stats.tracker import Trackers
+
+if TYPE_CHECKING:
+    import aiohttp
+
+LEAVE_S = 3.0
+"""How long running workflows may take to notice that they were cancelled."""
+
+
+class Run:
+    """One run.  ``start``, ``generate`` and ``close`` run in its loop; the rest may be called from any thread.
+
+    Args:
+        loop: where everything runs.
+        engine: the inference backend.
+        scheduler: starts its servers.
+        settings: limits.
+        on_episode: receives each finished episode.
+        on_event: receives what happens to the servers.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        engine: Engine,
+        scheduler: Scheduler | None,
+        settings: ControllerSettings,
+        on_episode: Callable[[Episode], None],
+        on_event: Callable[[Event], None],
+    ) -> None:
+        self.failure: ArealEvalError | None = None
+        self.fleet: Fleet | None = None
+        self.instances: Instances | None = None
+        self.wanted = engine.replicas
+        self.trackers = Trackers()
+        self.tokenizer: Any = None
+        self._rng = Random(settings.seed)
+        self.replicas = Replicas(self._set_limit, self._rng)
+        self._engine = engine
+        self._scheduler = scheduler
+        self._settings = settings
+        self._on_episode = on_episode
+        self._on_event = on_event
+        self._reward_pool = RewardPool(settings.reward_workers, settings.reward_timeout_s, settings.reward_memory_mb)
+        self.pool = EpisodePool(loop, self._run_episode, self._note, self._stop_for)
+        self._around: Surroundings | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._http: aiohttp.ClientSession | None = None
+
+    async def start(
+        self,
+        role: str,
+        server_args: Mapping[str, Any] | None,
+        server_infos: Sequence[Endpoint] | None,
+        tokenizer: Any,
+    ) -> None:
+        """Bring the servers up and load the tokenizer meanwhile; see ``RolloutController.initialize``."""
+        members = self._members(role, server_args, server_infos)
+        self._http = http = open_session(proxies=server_infos is not None)
+        loading = asyncio.ensure_future(_load(tokenizer))
+        try:
+            if members:
+                await self._start_fleet(members, http, loading)
+            else:
+                self.replicas.add(Replica(self._engine.name, None))
+            self.tokenizer = await loading
+        finally:
+            loading.cancel()
+        self._around = Surroundings(
+            client=EngineClient(self._engine, self.replicas, http, self._settings, self._rng),
+            engine=self._engine,
+            tokenizer=self.tokenizer,
+            run_seed=self._settings.seed,
+            reward_pool=self._reward_pool,
+            trackers=self.trackers,
+        )
+        self.pool.tick()
+        self._set_limit()
+
+    async def close(self) -> None:
+        """End the episodes, the watch and the connections, in a few seconds."""
+        await self.pool.close(LEAVE_S)
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait({self._watch}, timeout=LEAVE_S)
+        if self._around is not None:
+            await self._around.client.close()
+        if self._http is not None:
+            await self._http.close()
+
+    async def generate(self, request: ModelRequest, limit_s: float) -> ModelResponse:
+        """One request outside any episode."""
+        assert self._around is not None
+        async with Clock(limit_s) as clock:
+            return await self._around.client.generate(request, clock, Progress())
+
+    def snapshot(self) -> Snapshot:
+        """The run at this moment."""
+        return dataclasses.replace(
+            self.pool.snapshot(),
+            in_flight=self.replicas.loads(),
+            replicas_ready=self.replicas.ready if self.fleet is not None else self.wanted,
+            replicas_total=self.wanted,
+            replicas_lost=self.fleet.lost if self.fleet is not None else 0,
+        )
+
+    def stop_processes(self) -> None:
+        """End the servers and the graders; from any thread, also while the loop is stuck."""
+        try:
+            if self.instances is not None:
+                self.instances.stop_all()
+        finally:
+            self._reward_pool.close()
+
+    def _members(
+        self, role: str, server_args: Mapping[str, Any] | None, server_infos: Sequence[Endpoint] | None
+    ) -> list[Member]:
+        if server_infos is not None:
+            self.wanted = len(server_infos)
+            return [Member(endpoint.name, endpoint=endpoint) for endpoint in server_infos]
+        token = secrets.token_urlsafe(32)
+        names = [f"{role}/{index}" for index in range(self._engine.replicas)]
+        launches: dict[str, Launch] = {}
+        for name in names:
+            launch = self._engine.launch(name, token)
+            if launch is None:
+                return []
+            launches[name] = launch
+        if self._scheduler is None:
+            raise ConfigError(
+                f"the engine {self._engine.name!r} starts servers, and there is no scheduler to start them",
+                "Give RolloutController(engine, scheduler), or server_infos= of servers that run already.",
+            )
+        self.instances = Instances(self._scheduler, token, server_args, self._settings.start_timeout_s)
+        return [Member(name, launch=launch) for name, launch in launches.items()]
+
+    async def _start_fleet(
+        self, members: Sequence[Member], http: aiohttp.ClientSession, loading: asyncio.Future[Any]
+    ) -> None:
+        self.fleet = Fleet(members, self._engine, self.instances, self.replicas, http, self._settings, self._emit)
+        self._watch = asyncio.get_running_loop().create_task(self.fleet.run())
+        both: asyncio.Future[Any] = asyncio.gather(self.fleet.first_ready(), loading)
+        try:
+            await asyncio.wait([both, self._watch], return_when=asyncio.FIRST_COMPLETED)
+            if self._watch.done():
+                self._watch.result()
+            await both
+        finally:
+            both.cancel()
+        self._watch.add_done_callback(self._watch_ended)
+
+    async def _run_episode(self, unit: Unit) -> Episode:
+        assert self._around is not None
+        return await run_episode(unit, self._around)
+
+    def _set_limit(self) -> None:
+        if self._around is None:
+            return
+        ready = self.replicas.ready
+        replicas = ready if self.fleet is not None else self.wanted
+        self.pool.set_limit((self._settings.max_concurrency or replicas * self._engine.info.concurrency) * (ready > 0))
+
+    def _note(self, episode: Episode) -> None:
+        tracker = self.trackers.get("eval-rollout")
+        tracker.scalar(reward=episode.counted_reward, **episode.metrics)
+        accepted = episode.status.kind != "error"
+        self.trackers.get("rollout").scalar(**{"accepted" if accepted else "rejected": 1.0})
+        try:
+            self._on_episode(episode)
+        except BaseException:
+            self._on_episode = _deaf  # it failed once: what follows would come after a gap
+            raise
+
+    def _emit(self, kind: EventKind, text: str) -> None:
+        try:
+            self._on_event(Event(kind, text, time.time()))
+        except Exception as error:
+            self._on_event = _deaf
+            self._stop_for("on_event", error)
+
+    def _stop_for(self, what: str, error: Exception) -> None:
+        """The run's own listeners must work: without the journal, going on would lose results silently."""
+        if self.failure is not None:
+            return
+        why = f"{what} raised {type(error).__name__}: {error}"
+        self.failure = error if isinstance(error, ArealEvalError) else ArealEvalError(f"the run was stopped: {why}")
+        self.failure.__cause__ = error if self.failure is not error else error.__cause__
+        self.pool.end_all(EpisodeStatus.CANCELLED, f"the run was stopped: {why}")
+
+    def _watch_ended(self, watch: asyncio.Task[None]) -> None:
+        error = None if watch.cancelled() else watch.exception()
+        if error is None or self.failure is not None:
+            return
+        lost = error if isinstance(error, EngineLost) else EngineLost(f"watching the replicas failed: {error!r}")
+        self.failure = lost
+        self.replicas.close(lost)
+        self.pool.end_all(EpisodeStatus.ENGINE_LOST, str(lost).splitlines()[0])
+
+
+async def _load(tokenizer: Any) -> Any:
+    """A tokenizer is callable too; what has no chat template method is a function that loads one."""
+    if callable(tokenizer) and not hasattr(tokenizer, "apply_chat_template"):
+        return await asyncio.to_thread(tokenizer)
+    return tokenizer
+
+
+def _deaf(_: Any) -> None:
+    """In place of a listener that failed."""

@@ -1,0 +1,151 @@
+"""pytest's hooks; each only forwards.  Loading this module imports nothing heavy and an idle session pays nothing.
+
+The story of a session: ``parametrize`` makes the tests, ``session`` hands them to a controller, ``runloop`` reports them
+as they complete, ``outcomes`` says what each is, ``report`` adds up, decides the gates and prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_areal_eval.options import add_options, read_settings, translate_short_spellings
+
+if TYPE_CHECKING:
+    from pytest_areal_eval.conclusion import Conclusion
+    from pytest_areal_eval.run import Run
+
+RUN = pytest.StashKey["Run"]()
+CONCLUSION = pytest.StashKey["Conclusion"]()
+ACTIVE = pytest.StashKey[bool]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None]:
+    translated = translate_short_spellings(args, parser)
+    if translated is not args:  # "--model DIR": DIR is a value and no place to look for conftests
+        early_config.known_args_namespace.file_or_dir = parser.parse_known_args(translated).file_or_dir
+    result = yield
+    args[:] = translate_short_spellings(args, parser)  # again: a conftest may have taken a short spelling
+    return result
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "evaluation(dataset, *, reward_fn, workflow, gates, ...): evaluate a checkpoint on a dataset, one test per item.",
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.definition.get_closest_marker("evaluation") is not None:
+        _session(metafunc.config).planner.parametrize(metafunc)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
+    result = yield
+    if config.stash.get(ACTIVE, False):
+        from pytest_areal_eval.conclusion import regroup
+
+        items[:] = regroup(items)
+    return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if session.config.stash.get(ACTIVE, False):
+        _conclusion(session.config).begin(session)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    result = yield
+    if CONCLUSION in session.config.stash and not session.config.option.collectonly:
+        session.config.stash[CONCLUSION].decide(session)
+    return result
+
+
+def _session(config: pytest.Config) -> Any:
+    """The session's state, made when the first evaluation is collected."""
+    from pytest_areal_eval.session import SESSION, EvaluationSession
+
+    if SESSION not in config.stash:
+        from pytest_areal_eval.run import Run
+
+        evaluations = EvaluationSession(config, read_settings(config))
+        config.stash[SESSION] = evaluations
+        config.stash[RUN] = Run(config, evaluations)
+        config.stash[ACTIVE] = True
+        config.pluginmanager.register(_Active(config), "areal-eval-active")
+    return config.stash[SESSION]
+
+
+def _conclusion(config: pytest.Config) -> Conclusion:
+    from pytest_areal_eval.conclusion import Conclusion
+
+    if CONCLUSION not in config.stash:
+        config.stash[CONCLUSION] = Conclusion(config, _session(config), config.stash[RUN])
+    return config.stash[CONCLUSION]
+
+
+class _Active:
+    """The hooks that only a session with evaluations needs; registered when the first one is collected."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        return _conclusion(session.config).run_loop(session)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
+        from pytest_areal_eval.outcomes import call
+
+        return call(pyfuncitem)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        from pytest_areal_eval.outcomes import annotate
+
+        annotate(item, call, report)
+        return report
+
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> None:
+        _session(self.config).fixture_scopes[fixturedef.argname] = fixturedef.scope
+
+    def pytest_report_teststatus(self, report: Any) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+        from pytest_areal_eval.outcomes import word_of
+
+        if isinstance(report, pytest.TestReport) and word_of(report):
+            return "missed", "m", ("MISSED", {"yellow": True})
+        return None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        _conclusion(self.config).board.receive(report)
+
+    def pytest_report_collectionfinish(self) -> list[str]:
+        return _conclusion(self.config).header()
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        _conclusion(self.config).print(terminalreporter)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        _conclusion(self.config).finish(session)
+
+
+from pytest_areal_eval.fixtures import areal_model, controller, engine, item, rollout, scheduler  # noqa: E402, F401

@@ -1,0 +1,112 @@
+"""The summary table: for each evaluation its score with its error, what did not score, its tokens and its time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pytest_areal_eval.api import EpisodeStatus
+from pytest_areal_eval.report.scoreboard import Row
+from pytest_areal_eval.report.text import count, printable, seconds
+from pytest_areal_eval.stats import Estimate, Summary
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Cells = dict[str, str]
+
+
+def summary_lines(rows: Sequence[Row], width: int) -> list[str]:
+    """The table as plain lines, then a line for each thing that must not be overlooked."""
+    pairs = [(row, row.summary()) for row in rows]
+    table = _render([_cells(row, summary) for row, summary in pairs], width)
+    return [*table, *(note for _, summary in pairs for note in _notes(summary))]
+
+
+def _cells(row: Row, s: Summary) -> Cells:
+    """One evaluation's cells; what is zero or was not asked for is left out, and its column with it."""
+    cells = {
+        "evaluation": printable(s.name),
+        "reward": _score(s.headline),
+        "95 %": _interval(s.headline),
+        "n": str(s.n_items) if s.n_items == s.n_selected else f"{s.n_items}/{s.n_selected}",
+        "k": str(s.n_samples),
+    }
+    largest = max((k for k in s.pass_at if k > 1), default=None)
+    if largest is not None:
+        cells[f"pass@{largest}"] = _score(s.pass_at[largest])
+        if largest in s.maj_at:
+            cells[f"maj@{largest}"] = _score(s.maj_at[largest])
+    for status in (EpisodeStatus.TRUNCATED, EpisodeStatus.EMPTY, EpisodeStatus.UNFINISHED_THINKING):
+        if s.counts.get(status):
+            cells[str(status).replace("_", " ")] = str(s.counts[status])
+    if s.grader_faults:
+        cells["grader faults"] = str(s.grader_faults)
+    if s.errors:
+        cells["errors"] = str(s.errors)
+    wall_s = row.ended_at - row.started_at
+    cells |= {
+        "tokens in": count(s.input_tokens),
+        "out": count(s.output_tokens),
+        "tok/s": count(s.output_tokens / wall_s) if wall_s > 0 and s.output_tokens else "-",
+        "wall": seconds(wall_s),
+    }
+    return cells
+
+
+def _notes(s: Summary) -> list[str]:
+    notes = []
+    if s.errors or s.grader_faults:
+        parts = ", ".join(f"{number} {status}" for status, number in s.counts.items() if status.kind != "scored")
+        only = f"; over the {s.scored} scored it is {s.reward_scored:.4f}" if s.reward_scored is not None else ""
+        notes.append(
+            f"{s.name}: {s.requested} episodes = {s.scored} scored + {s.grader_faults} grader faults + {s.errors} errors "
+            f"({parts}); those count 0 in the reward{only}"
+        )
+    if s.truncation_rate and s.truncation_rate >= 0.01:
+        over = f"; over the others the reward is {s.reward_completed:.4f}" if s.reward_completed is not None else ""
+        notes.append(f"{s.name}: {s.truncation_rate:.1%} of the answers were cut off at the token limit{over}")
+    if s.cancelled:
+        notes.append(f"{s.name}: {s.cancelled} episodes were given up and are in no number")
+    return [printable(note) for note in notes]
+
+
+def _score(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "-"
+    return f"{estimate.value:.4f}" if estimate.se is None else f"{estimate.value:.4f} ± {estimate.se:.4f}"
+
+
+def _interval(estimate: Estimate | None) -> str:
+    return "-" if estimate is None or estimate.ci is None else "{:.4f} … {:.4f}".format(*estimate.ci)
+
+
+def _render(rows: Sequence[Cells], width: int) -> list[str]:
+    from io import StringIO
+
+    from rich.console import Console
+
+    console = Console(
+        file=StringIO(), width=max(width, 40), color_system=None, force_terminal=False, legacy_windows=False
+    )
+    with console.capture() as captured:
+        console.print(_table(rows))
+    return [line.rstrip() for line in captured.get().splitlines() if line.strip()]
+
+
+def _table(rows: Sequence[Cells]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    order = ("evaluation", "reward", "95 %", "n", "k")
+    ends = ("tokens in", "out", "tok/s", "wall")
+    between = list(dict.fromkeys(name for row in rows for name in row if name not in (*order, *ends)))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    columns = [*order, *between, *ends]
+    for name in columns:
+        left = name == "evaluation"
+        table.add_column(name, justify="left" if left else "right", overflow="fold", no_wrap=not left)
+    for row in rows:
+        table.add_row(*(Text(row.get(name, "")) for name in columns))
+    return table

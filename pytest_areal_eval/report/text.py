@@ -1,0 +1,28 @@
+"""Numbers and foreign text made fit for a terminal line."""
+
+from __future__ import annotations
+
+import re
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """Foreign text without control characters and without marks that reorder what follows."""
+    return _CONTROL.sub("�", text)
+
+
+def seconds(value: float) -> str:
+    """``4.2s``, ``3m05s``, ``2h07m``."""
+    if value < 60:
+        return f"{value:.1f}s" if value < 10 else f"{value:.0f}s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
+
+
+def count(value: float) -> str:
+    """``950``, ``12.3k``, ``4.56M``."""
+    for size, unit in ((1_000_000, "M"), (10_000, "k")):
+        if value >= size:
+            return f"{value / (1000 if unit == 'k' else size):.3g}{unit}"
+    return f"{value:.0f}"
