@@ -47,8 +47,8 @@ def final_text(completion: str) -> str:
 def find_answer(text: str) -> Found | None:
     """The answer that the text marks, or None where it marks none.
 
-    The last ``\\boxed{}`` or "final answer is", whichever comes later; else the last ``#### N``; else the last "answer is"
-    or ``A:``.
+    The last ``\\boxed{}`` or "final answer is", whichever comes later; else the last ``#### N``; else the last
+    "answer is" or ``A:``.
     """
     box, final = last_box(text), _last(_FINAL_PHRASE, text)
     if final is not None and (box is None or final.start() > box[0]) and r"\boxed" not in final["answer"]:

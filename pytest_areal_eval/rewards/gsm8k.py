@@ -1,7 +1,7 @@
 r"""Grade-school mathematics: one number, however the model writes it.
 
-Agrees with AReaL's ``gsm8k_reward_fn`` save where that is wrong: of two boxes the last counts (AReaL compares the set of
-both), thinking that never ended scores 0, the minus sign U+2212 and ``12\,000`` are read; ``50\%`` is 50, never 0.5.
+Agrees with AReaL's ``gsm8k_reward_fn`` save where that is wrong: of two boxes the last counts (AReaL compares the set
+of both), thinking that never ended scores 0, the minus sign U+2212 and ``12\,000`` are read; ``50\%`` is 50, never 0.5.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pytest_areal_eval.rewards.answers import Found, final_text, find_answer, ti
 from pytest_areal_eval.rewards.math import parse, same, shown
 
 _NUMBER = r"(?:\d{1,3}(?:[, ]\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)"
-_UNIT = r"(?:\\(?:text|textbf|mathrm|mbox)\s*\{[^{}\d]*\}|\^?\s*\{?\\circ\}?|\\ |(?!pi\b)[A-Za-z]{2,}+(?:[ /.]++[A-Za-z]++)*+)"
+_WORDS = r"(?!pi\b)[A-Za-z]{2,}+(?:[ /.]++[A-Za-z]++)*+"
+_UNIT = rf"(?:\\(?:text|textbf|mathrm|mbox)\s*\{{[^{{}}\d]*\}}|\^?\s*\{{?\\circ\}}?|\\ |{_WORDS})"
 _AMOUNT = re.compile(
     rf"\s*(?P<sign>-?)\s*(?:\\?[$€£¥₹]\s*)?(?P<minus>-?)(?P<number>{_NUMBER})\s*(?P<unit>{_UNIT}*)[.\s]*"
 )
@@ -82,7 +83,7 @@ def _parse_marked(text: str, box: bool = False) -> list[Any]:
 
 
 def _amount(text: str) -> str | None:
-    """``$1,200 per day`` as ``1200``; None where the text is more than a number with a unit (``3 million``, ``72x``)."""
+    """``$1,200 per day`` as ``1200``; None where the text is not a number with a unit (``3 million``, ``72x``)."""
     match = _AMOUNT.fullmatch(text)
     if match is None or _SCALES.search(match["unit"]):
         return None

@@ -1,7 +1,7 @@
 r"""Mathematical answers, compared by math-verify with AReaL's settings.
 
-Invariant: no timeouts of math-verify's own.  They need signals of the main thread and cannot stop what hangs in C; a hang
-is ended by the reward pool, which kills the process.
+Invariant: no timeouts of math-verify's own.  They need signals of the main thread and cannot stop what hangs in C; a
+hang is ended by the reward pool, which kills the process.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def same(gold: list[Any], predicted: list[Any]) -> bool:
 
 def shown(parsed: list[Any], text: str | None) -> str | None:
     """An answer as reports and votes name it: a number in its shortest form, else its text."""
-    value = parsed[0] if parsed else None
+    value: Any = parsed[0] if parsed else None
     if getattr(value, "is_Integer", False) or getattr(value, "is_Float", False):
         return f"{float(value):.12g}" if abs(value) < 1e15 else str(value)
     if parsed and isinstance(parsed[-1], str):

@@ -98,7 +98,7 @@ class RewardPool:
             raise GraderError(
                 f"{where}: {error}", "Give the function by its dotted name, and plain arguments."
             ) from error
-        future = self._submit(ref, Call(0, arguments, where, limit_s, reward_range))
+        future = self._submit(ref, Call(0, arguments, where, reward_range), limit_s)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
@@ -108,7 +108,7 @@ class RewardPool:
             raise
 
     def close(self) -> None:
-        """Kill the processes and all that they started.  Calls that wait raise GraderError; a second close does nothing."""
+        """Kill the processes and all that they started; calls that wait raise GraderError.  May be called again."""
         with self._lock:
             self._closed = True
             processes = list(self._processes)
@@ -135,18 +135,18 @@ class RewardPool:
             self._refs[fn] = ref
         return ref
 
-    def _submit(self, ref: FunctionRef, call: Call) -> Future[Score]:
+    def _submit(self, ref: FunctionRef, call: Call, limit_s: float) -> Future[Score]:
         with contextlib.suppress(RuntimeError):  # shut down
-            return self._threads.submit(self._run, ref, call)
+            return self._threads.submit(self._run, ref, call, limit_s)
         raise self._closed_error(call.where)
 
-    def _run(self, ref: FunctionRef, call: Call) -> Score:
+    def _run(self, ref: FunctionRef, call: Call, limit_s: float) -> Score:
         """In one of the pool's threads, with the process that is this thread's own."""
         process: GradingProcess | None = getattr(self._own, "process", None)
         if process is None or not process.usable():
             process = self._replace(process, call.where)
         try:
-            return process.call(ref, call)
+            return process.call(ref, call, limit_s)
         except GraderError:
             if self._closed:
                 raise self._closed_error(call.where) from None

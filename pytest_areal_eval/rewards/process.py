@@ -1,17 +1,15 @@
-"""One grading process, seen from its parent: blocking, owned by one thread, killed with all that it started."""
+"""A grader and its keeper, seen from the pool: blocking, owned by one thread, one call at a time."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import pickle
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,120 +19,154 @@ import pytest_areal_eval
 from pytest_areal_eval.api import Score
 from pytest_areal_eval.errors import GraderError, GraderTimeout
 from pytest_areal_eval.rewards.importing import FunctionRef
-from pytest_areal_eval.rewards.processes import kill_tree
 from pytest_areal_eval.rewards.worker import Call, Load
 
 START_LIMIT_S = 60.0
 LOAD_LIMIT_S = 120.0
+_END_LIMIT_S = 10.0
 _FUNCTIONS_KEPT = 256
 _PROGRAM = """
 import sys
-sys.path.insert(0, sys.argv.pop(1))
-from pytest_areal_eval.rewards.worker import main
-main(*map(int, sys.argv[1:]))
+sys.path.insert(0, sys.argv[1])
+from pytest_areal_eval.rewards.keeper import main
+main(int(sys.argv[2]), int(sys.argv[3]))
 """
 
 
 class GradingProcess:
-    """Starts at once; says that it is ready at its first call.
+    """A keeper, and whichever grader it has at the moment.
+
+    The keeper starts here; that it is ready is awaited by the first call.
 
     Args:
-        memory_mb: limit of its address space; None for no limit.
+        memory_mb: limit of a grader's address space; None for no limit.
     """
 
     def __init__(self, memory_mb: int | None) -> None:
-        ours, theirs = socket.socketpair()
         self._memory_mb = memory_mb
-        self._connection = Connection(ours.detach())
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill()
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        self._grader: Connection | None = None
+        self._numbers: dict[FunctionRef, int] = {}
+        self._lost = False
         root = str(Path(pytest_areal_eval.__file__).parents[1])
-        numbers = [str(n) for n in (theirs.fileno(), os.getpid(), memory_mb or 0)]
         with theirs:
-            self._popen = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, root, *numbers],
+            self._keeper = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, root, str(theirs.fileno()), str(memory_mb or 0)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,
                 start_new_session=True,
             )
-        self._ready = False
-        self._numbers: dict[FunctionRef, int] = {}
-        self._kill_lock = threading.Lock()
-        self._killed = False
 
     def usable(self) -> bool:
-        """Whether it lives and owes nothing: between calls only the end of the connection makes it readable."""
-        return not self._killed and not (self._ready and self._connection.poll(0))
+        """Whether the keeper lives."""
+        return not self._lost and self._keeper.poll() is None
 
-    def call(self, ref: FunctionRef, call: Call) -> Score:
-        """Grade once; the process is not usable afterwards if the call was its end.
+    def call(self, ref: FunctionRef, call: Call, limit_s: float) -> Score:
+        """Grade once.
+
+        Args:
+            ref: the reward function.
+            call: its arguments; its number is filled in here.
+            limit_s: seconds that the function may take.
 
         Raises:
-            GraderTimeout: the limit passed; the process and its children are gone.
-            GraderError: the function raised or cannot be imported, the process died, or the value is no reward.
+            GraderTimeout: the limit passed; the grader and its children are gone.
+            GraderError: the function raised or cannot be imported, the grader died, or the value is no reward.
         """
-        if not self._ready:
-            self._exchange(None, START_LIMIT_S, call.where, "the grading process did not start")
-            self._ready = True
+        if self._grader is not None and self._grader.poll(0):  # between calls only its end makes it readable
+            self._end()
+        if self._grader is None:
+            self._grader = self._next_grader(call.where)
         number = self._load(ref, call.where)
         named = f"{call.where}: reward function {ref.name!r}"
-        late = f"{named} did not return within {call.timeout_s:g} s and was killed"
-        answer = self._exchange(replace(call, number=number), call.timeout_s, named, late)
+        late = f"{named} did not return within {limit_s:g} s and was killed"
+        answer = self._exchange(replace(call, number=number), limit_s, named, late)
         value, metrics, extracted, gold = answer["score"]
         return Score(value, metrics, extracted, gold)
 
     def kill(self) -> None:
-        """Kill it and all that it started.  May be called from any thread; a second call does nothing."""
-        with self._kill_lock:
-            if self._killed:
-                return
-            self._killed = True
-            # Not reaped yet, so neither its pid nor its group's can have been reused.
-            kill_tree(self._popen.pid)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
-            self._popen.wait()
+        """End the keeper and all below it.  May be called from any thread, more than once."""
+        self._lost = True
+        with contextlib.suppress(OSError):  # closed already
+            self._control.shutdown(socket.SHUT_RDWR)
+        try:
+            self._keeper.wait(_END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._keeper.kill()
+            self._keeper.wait()
 
     def close(self) -> None:
-        """Kill it and free its descriptors; for the owner alone."""
+        """Kill, and free the descriptors; for the owner alone."""
         self.kill()
-        self._connection.close()
+        self._control.close()
         self._stderr.close()
+        if self._grader is not None:
+            self._grader.close()
+
+    def _next_grader(self, where: str) -> Connection:
+        self._control.settimeout(START_LIMIT_S)
+        try:
+            _, fds, _, _ = socket.recv_fds(self._control, 16, 1)
+        except TimeoutError:
+            self.kill()
+            hint = "Check the machine's load and memory."
+            raise GraderError(f"{where}: no grading process was ready within {START_LIMIT_S:g} s", hint) from None
+        if not fds:
+            self._lost = True
+            raise GraderError(f"{where}: no grading process could be started", self._last_words())
+        self._numbers.clear()
+        return Connection(fds[0])
 
     def _load(self, ref: FunctionRef, where: str) -> int:
-        """The function's number in the process, which imports it first if it is new there."""
+        """The function's number in the grader, which imports it first if it is new there."""
         known = self._numbers.get(ref)
         if known is not None:
             return known
-        if len(self._numbers) == _FUNCTIONS_KEPT:  # a closure made anew for each item
+        if len(self._numbers) == _FUNCTIONS_KEPT:  # closures, made anew for each item
             self._numbers.clear()
         number = len(self._numbers)
-        named = f"{where}: reward function {ref.name!r} cannot be loaded"
-        self._exchange(Load(number, ref), LOAD_LIMIT_S, named, f"{named}: its import took over {LOAD_LIMIT_S:g} s")
+        named = f"{where}: reward function {ref.name!r} cannot be loaded: it"
+        self._exchange(Load(number, ref), LOAD_LIMIT_S, named, f"{named} took over {LOAD_LIMIT_S:g} s to import")
         self._numbers[ref] = number
         return number
 
-    def _exchange(self, request: Load | Call | None, limit_s: float, named: str, late: str) -> dict[str, Any]:
+    def _exchange(self, request: Load | Call, limit_s: float, named: str, late: str) -> dict[str, Any]:
         """Send a request and wait for its answer; an answer that is an error is raised."""
+        assert self._grader is not None
         try:
-            if request is not None:
-                self._connection.send_bytes(pickle.dumps(request))
-            if not self._connection.poll(limit_s):
-                self.kill()
+            self._grader.send_bytes(pickle.dumps(request))
+            if not self._grader.poll(limit_s):
+                self._end()
                 raise self._late(request, late)
-            answer: dict[str, Any] = json.loads(self._connection.recv_bytes())
+            answer: dict[str, Any] = json.loads(self._grader.recv_bytes())
         except (OSError, EOFError):
-            self.kill()
-            raise self._death(named) from None
+            raise self._death(named, self._end()) from None
         if "refused" in answer:
             raise GraderError(answer["refused"], answer["hint"])
         if "raised" in answer:
             raise self._raised(answer, named)
         return answer
 
+    def _end(self) -> int | None:
+        """End the grader with all that it started; its exit code, None if the keeper is gone too."""
+        if self._grader is not None:
+            self._grader.close()
+            self._grader = None
+        self._control.settimeout(_END_LIMIT_S)
+        try:
+            self._control.send(b"end")
+            code = self._control.recv(16)
+        except OSError:
+            code = b""
+        if not code:
+            self.kill()
+        return int(code) if code else None
+
     @staticmethod
-    def _late(request: Load | Call | None, message: str) -> GraderTimeout | GraderError:
+    def _late(request: Load | Call, message: str) -> GraderTimeout | GraderError:
         if isinstance(request, Call):
             return GraderTimeout(message, "If it needs longer, raise the time limit of rewards.")
         return GraderError(message, "Make its module import faster, or check the machine's load and disk.")
@@ -142,14 +174,24 @@ class GradingProcess:
     def _raised(self, answer: dict[str, Any], named: str) -> GraderError:
         hint = ""
         if answer["memory"]:
-            self.kill()  # what fills its memory may be kept by the user's module
-            hint = f"A grading process may use {self._memory_mb} MB; raise the memory limit of rewards or use less."
+            self._end()  # what fills its memory may be kept by the user's module
+            hint = f"{self._memory()}; raise the memory limit of rewards or use less."
         return GraderError(f"{named} raised {answer['raised']}", hint, traceback=answer["traceback"])
 
-    def _death(self, named: str) -> GraderError:
-        code = self._popen.wait()
-        how = f"exited with status {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+    def _death(self, named: str, code: int | None) -> GraderError:
+        if code is None:
+            how = "lost its process"
+        elif code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+        else:
+            how = f"ended its process with exit status {code}"
+        hint = f"{self._memory()}; more may have killed it." if code is None or code < 0 else ""
+        return GraderError(f"{named} {how}", hint)
+
+    def _memory(self) -> str:
+        limit = "as much as there is" if self._memory_mb is None else f"{self._memory_mb} MB"
+        return f"A grading process may use {limit}"
+
+    def _last_words(self) -> str:
         self._stderr.seek(0)
-        said = self._stderr.read().decode(errors="replace").strip()[-2000:]
-        hint = f"A grading process may use {self._memory_mb} MB of memory." if code < 0 and self._memory_mb else ""
-        return GraderError(f"{named}: its process {how} before it answered", hint, traceback=said)
+        return self._stderr.read().decode(errors="replace").strip()[-2000:]

@@ -1,4 +1,4 @@
-"""Ending a process with all that it started, also what left its process group (Linux)."""
+"""Ending all that a process started, also what left its process group (Linux)."""
 
 from __future__ import annotations
 
@@ -6,44 +6,38 @@ import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_ROUNDS = 20
+_ROUNDS = 100
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of every orphaned descendant, so that a daemon stays in its tree."""
+    """Make this process the parent of every orphan among its descendants, so that a daemon stays below it."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def signal_when_parent_dies(signum: signal.Signals) -> None:
-    """Have the kernel send ``signum`` to this process when the thread that started it is gone."""
-    _prctl(_PR_SET_PDEATHSIG, signum)
-
-
-def kill_tree(pid: int) -> None:
-    """Kill a process and its descendants.
-
-    Everything is stopped before anything is killed, until no new process appears: what is stopped cannot fork, and as
-    long as the root lives its orphans stay below it (see :func:`adopt_orphans`).
-    """
-    stopped: set[int] = set()
-    for _ in range(_ROUNDS):
-        fresh = {pid, *descendants(pid)} - stopped
-        if not fresh:
-            break
-        _send(fresh, signal.SIGSTOP)
-        stopped |= fresh
-    _send(stopped - {pid, os.getpid()}, signal.SIGKILL)
-    _send({pid}, signal.SIGKILL)
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that forked it ends."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def kill_descendants() -> None:
-    """Kill all that this process started, itself excepted."""
-    _send(set(descendants(os.getpid())), signal.SIGKILL)
+    """Kill all that this process and its descendants started.
+
+    What was found is stopped before it is killed, because what is stopped cannot fork, and the search is repeated until
+    nothing lives.
+    """
+    for round_ in range(_ROUNDS):
+        found = set(descendants(os.getpid()))
+        if not found:
+            return
+        _send(found, signal.SIGSTOP)
+        _send(found, signal.SIGKILL)
+        time.sleep(0.001 * round_)
 
 
 def descendants(pid: int) -> Iterator[int]:
@@ -58,6 +52,16 @@ def descendants(pid: int) -> Iterator[int]:
         queue += found
 
 
+def reap(pid: int) -> int | None:
+    """Collect every child that ended; the exit code of ``pid`` (negative: its signal) if it was among them."""
+    code = None
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] == pid:
+                code = os.waitstatus_to_exitcode(ended[1])
+    return code
+
+
 def _parents() -> Iterator[tuple[int, int]]:
     """(process, its parent) for each process that lives."""
     for entry in os.listdir("/proc"):
@@ -70,7 +74,7 @@ def _parents() -> Iterator[tuple[int, int]]:
                 yield int(entry), int(parent)
 
 
-def _send(pids: set[int], signum: signal.Signals) -> None:
+def _send(pids: Iterable[int], signum: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signum)

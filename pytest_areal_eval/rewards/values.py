@@ -19,8 +19,8 @@ def as_score(value: Any, where: str, reward_range: tuple[float, float] | None = 
     """Read a reward.
 
     Args:
-        value: a float, int, bool, numpy or torch scalar, an array, tensor or list of one element, a :class:`Score`, or a
-            dict that holds one of these under ``reward``, ``rewards`` or ``score`` and further numbers as metrics.
+        value: a float, int, bool, numpy or torch scalar, an array, tensor or list of one element, a :class:`Score`, or
+            a dict that holds one of these under ``reward``, ``rewards`` or ``score`` and further numbers as metrics.
         where: the item, as messages name it.
         reward_range: lowest and highest reward that is allowed, both included; None allows every finite number.
 

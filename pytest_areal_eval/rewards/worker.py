@@ -1,8 +1,7 @@
 """The process that grades: reads one request at a time, runs it in its main thread, answers in JSON.
 
-Invariant: whatever a reward function does, the parent sees one answer or the end of the connection.  Requests are pickles
-because arguments are any objects; answers come from code that is not trusted to be well, so nothing of theirs is
-unpickled.
+Invariant: whatever a reward function does, the pool sees one answer or the end of the connection.  Requests are pickles
+because arguments are any objects; answers come from where the user's code ran, so nothing of theirs is unpickled.
 """
 
 from __future__ import annotations
@@ -14,13 +13,11 @@ import os
 import pickle
 import resource
 import signal
-import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, NoReturn
+from typing import Any
 
 from pytest_areal_eval.api import Score
 from pytest_areal_eval.errors import GraderError
@@ -29,7 +26,6 @@ from pytest_areal_eval.rewards.importing import FunctionRef
 from pytest_areal_eval.rewards.values import as_score
 
 _MB = 1 << 20
-_CPU_SLACK_S = 60
 _TRACEBACK_LINES = 12
 
 
@@ -49,30 +45,24 @@ class Call:
         number: the function, as :class:`Load` numbered it.
         arguments: its pickled ``(args, kwargs)``; pickled apart so that a failure to read them costs this call alone.
         where: the item, as messages name it.
-        timeout_s: the parent kills this process after so many seconds.
         reward_range: lowest and highest reward.
     """
 
     number: int
     arguments: bytes
     where: str
-    timeout_s: float
     reward_range: tuple[float, float] | None
 
 
-def main(fd: int, parent: int, memory_mb: int) -> None:
+def main(fd: int, memory_mb: int) -> None:
     """Serve the connection on ``fd`` until its other end closes; ``memory_mb`` 0 sets no limit."""
+    processes.die_with_parent()
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = Connection(fd)
     os.register_at_fork(after_in_child=connection.close)
-    _die_with(parent)
-    processes.adopt_orphans()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if memory_mb:
         resource.setrlimit(resource.RLIMIT_AS, (memory_mb * _MB, memory_mb * _MB))
-    import math_verify  # noqa: F401 - 0.3 s that no reward's limit should pay for
-
-    _answer(connection, {"ready": True})
-    _silence()
     serve(connection)
 
 
@@ -89,7 +79,6 @@ def serve(connection: Connection) -> None:
                 functions[request.number] = request.ref.resolve()
                 _answer(connection, {"ready": True})
             else:
-                _limit_cpu(request.timeout_s)
                 _answer(connection, _to_json(grade(functions[request.number], request)))
         except BaseException as error:  # SystemExit and KeyboardInterrupt are the user's code too
             _answer(connection, describe(error))
@@ -127,39 +116,3 @@ def _answer(connection: Connection, answer: dict[str, Any]) -> None:
 
 async def _wait_for(value: Any) -> Any:
     return await value
-
-
-def _limit_cpu(timeout_s: float) -> None:
-    """A backstop for when the parent is no more: the kernel ends what then spins, this process or its children."""
-    cores = os.cpu_count() or 1
-    soft = int(time.process_time() + timeout_s * cores) + _CPU_SLACK_S
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
-
-
-def _die_with(parent: int) -> None:
-    """End, with all that was started here, when the parent does.
-
-    A hangup rather than a kill, so that the children go too; a reward that never returns to Python is left to the limit
-    on CPU time.
-    """
-    me = os.getpid()
-
-    def leave(*_: object) -> NoReturn:
-        if os.getpid() == me:
-            processes.kill_descendants()
-        os._exit(1)
-
-    signal.signal(signal.SIGHUP, leave)
-    processes.signal_when_parent_dies(signal.SIGHUP)
-    if os.getppid() != parent:
-        leave()
-
-
-def _silence() -> None:
-    """Send what rewards print nowhere: it would tear the terminal's report."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-        os.dup2(null, stream.fileno())
-    os.close(null)

@@ -52,7 +52,9 @@ class AsyncRewardWrapper:
             self.reward_fn,
             args,
             kwargs,
-            where=f"{episode.evaluation}[{episode.item_id}] episode {episode.episode_index}" if episode.item_id else "reward",
+            where=f"{episode.evaluation}[{episode.item_id}] episode {episode.episode_index}"
+            if episode.item_id
+            else "reward",
             timeout_s=self.timeout_seconds,
             reward_range=self.reward_range,
         )
