@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from waiting import pids_in, until
+from support.waiting import pids_in, until
 
 from pytest_areal_eval.errors import CannotFit, ConfigError, SchedulerError
 from pytest_areal_eval.schedulers import gpus, locks, ports, postmortem, processes, supervise
@@ -416,7 +416,7 @@ class TestOtherRuns:
 
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
     def test_nothing_is_left_when_the_run_is_killed(self, number: signal.Signals, tmp_path: Path) -> None:
-        """C92, with locks: the next run can start at once."""
+        """C92, with locks: the next run can start at once.  After a SIGINT Python still tidies up, files included."""
         root = Path(__file__).parents[2]
         argv = [sys.executable, str(PROGRAMS / "owner.py"), str(tmp_path), "3", *SERVER]
         environment = {**os.environ, "PYTHONPATH": str(root)}
@@ -428,7 +428,9 @@ class TestOtherRuns:
             owner.send_signal(number)
             owner.wait(5)
         until(lambda: not processes.marked(nonces), "the servers' end", 3)
-        assert all(locks.is_free(tmp_path, path.name) for path in tmp_path.glob("port-*"))
+        ports_locked = [path.name for path in tmp_path.glob("port-*")]
+        assert len(ports_locked) == (0 if number == signal.SIGINT else 3)
+        until(lambda: all(locks.is_free(tmp_path, name) for name in ports_locked), "the locks' end", 1)
 
     def test_a_fork_of_the_owner_closes_nothing(self, scheduler: LocalScheduler) -> None:
         handle = scheduler.start(InstanceSpec("m/0", SLEEP))
@@ -458,6 +460,27 @@ class TestOtherRuns:
             scheduler.close()
             handles = [handle for thread in threads for handle in thread.result(10)]
         assert handles
+        assert {status.state for status in scheduler.poll(handles).values()} == {State.GONE}
+
+    @pytest.mark.parametrize("busy", ["start", "poll", "stop"])
+    def test_close_works_in_a_signal_handler(self, busy: str, scheduler: LocalScheduler) -> None:
+        """A handler interrupts the very thread that is inside the scheduler: a lock would never be let go."""
+        handles = [scheduler.start(InstanceSpec("m/0", SLEEP))]
+        handler = signal.signal(signal.SIGALRM, lambda *_: scheduler.close())
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        try:
+            limit = time.monotonic() + 8
+            while not scheduler._closed.is_set() and time.monotonic() < limit:
+                if busy == "start":
+                    handles.append(scheduler.start(InstanceSpec("m/0", SLEEP)))
+                elif busy == "poll":
+                    scheduler.poll(handles)
+                else:
+                    scheduler.stop(handles)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, handler)
+        assert scheduler._closed.is_set()
         assert {status.state for status in scheduler.poll(handles).values()} == {State.GONE}
 
 
@@ -539,6 +562,9 @@ class TestPostmortem:
     def test_what_the_supervisor_logs_is_not_the_servers_last_line(self) -> None:
         log = "loading\n\nsupervise: the command ended with 1\n"
         assert postmortem.explain(1, log, seconds=1)[2] == "exited with 1 after 1.0 s; last log line: loading"
+
+    def test_a_very_long_last_line_is_cut(self) -> None:
+        assert len(postmortem.explain(1, "x" * 10_000, seconds=1)[2]) < 400
 
     def test_an_out_of_memory_kill_since_the_last_look_is_told(
         self, scheduler: LocalScheduler, monkeypatch: pytest.MonkeyPatch

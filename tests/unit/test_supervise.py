@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waiting import pids_in, until
+from support.waiting import pids_in, until
 
 from pytest_areal_eval.schedulers import supervise
 from pytest_areal_eval.schedulers.processes import running
