@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_areal_eval.errors import ArealEvalError, UserError
+from pytest_areal_eval.errors import ArealEvalError, EngineLost, EngineStartError, UserError
 from pytest_areal_eval.report.gates import Decided, decide_gates, gates_for
 from pytest_areal_eval.report.live import LiveLine
 from pytest_areal_eval.report.scoreboard import Row, Scoreboard
@@ -101,7 +101,7 @@ class Conclusion:
         rows = self.board.with_results()
         failure = self.evaluations.engine_failure()
         if failure is not None:
-            reporter.section("areal-eval: engine", red=True)
+            reporter.section(f"areal-eval: {type(failure).__name__}", red=True)
             reporter.write_line(printable(str(failure)))
         if self.config.option.verbose < -1 or not (rows or self.decided):
             return
@@ -109,7 +109,8 @@ class Conclusion:
 
         reporter.section("areal-eval")
         if rows:
-            for line in summary_lines(rows, self.config.get_terminal_writer().fullwidth):
+            width = self.config.get_terminal_writer().fullwidth if reporter.isatty else None
+            for line in summary_lines(rows, width):
                 reporter.write_line(line)
         for line, markup in _gate_lines(self.decided, self.board):
             reporter.write_line(line, **markup)
@@ -120,7 +121,8 @@ class Conclusion:
         """Set the exit status, keep the cache right, close the run."""
         failure = self.evaluations.engine_failure()
         if failure is not None:
-            session.exitstatus = EXIT_ENGINE
+            engine = isinstance(failure, EngineStartError | EngineLost)
+            session.exitstatus = EXIT_ENGINE if engine else pytest.ExitCode.INTERNAL_ERROR
         if not hasattr(self.config, "workerinput"):
             _remember_missed(self.config, self.board, [found.nodeid for found in self.decided])
         summaries = [row.summary() for row in self.board.with_results()]

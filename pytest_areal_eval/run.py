@@ -44,6 +44,7 @@ class Run:
         self._journal: Journal | None = None
         self._info: dict[str, Any] = {}
         evaluations.on_episode = self.record
+        evaluations.open_run = self.open
 
     def open(self) -> RunFolder:
         """Make the folder and write ``run.json``; a second call gives the same folder.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_areal_eval.api import Episode, EpisodeStatus, GenerationHyperparameters, Rollout
-from pytest_areal_eval.errors import ArealEvalError, ConfigError, EngineLost, UserError
+from pytest_areal_eval.errors import ArealEvalError, ConfigError, UserError
 from pytest_areal_eval.decorator import SAMPLING
 from pytest_areal_eval.options import Settings
 from pytest_areal_eval.parametrize import ITEM, MODEL, ItemParam, Plan, Planner
@@ -100,6 +100,7 @@ class EvaluationSession:
         self.groups: dict[str, Group] = {}
         self.current: pytest.Item | None = None
         self.on_episode: Callable[[Episode], None] | None = None
+        self.open_run: Callable[[], object] = lambda: None
         self.controllers: list[RolloutController] = []
         self.engine_error: ArealEvalError | None = None
         self.fixture_scopes: dict[str, str] = {}
@@ -157,8 +158,11 @@ class EvaluationSession:
             controller: the value of its ``controller`` fixture.
             arguments: values of the user's own fixtures, for an async test.
         """
+        self.open_run()
         if controller.on_episode is None:
             controller.on_episode = self.on_episode
+        if controller not in self.controllers:  # a conftest's own
+            self.controllers.append(controller)
         later = list(self.groups.values())
         for other in later[later.index(group) :]:
             if other is group:
@@ -255,20 +259,18 @@ class EvaluationSession:
         return self.engine_error or next(lost, None)
 
     def was_lost(self, item: pytest.Item) -> bool:
-        """Whether the item's rollout ended only because there is no engine any more."""
+        """Whether the item's rollout ended only because the run was stopped: there is no engine, or no journal."""
         ticket = self._tickets.get(item)
-        if ticket is None or ticket.rollout is None:
+        if ticket is None or ticket.rollout is None or self.engine_failure() is None:
             return False
-        return any(e.status is EpisodeStatus.ENGINE_LOST for e in ticket.rollout.episodes)
+        ends = (EpisodeStatus.ENGINE_LOST, EpisodeStatus.CANCELLED)
+        return any(e.status in ends for e in ticket.rollout.episodes)
 
     def _pump(self, tick: Callable[[], None]) -> None:
         try:
             item, rollout = self._done.get(timeout=TICK_S)
         except queue.Empty:
             tick()
-            failure = self.engine_failure()
-            if failure is not None and not isinstance(failure, EngineLost):
-                raise failure from None
             return
         ticket = self._tickets.get(item)
         if ticket is not None and ticket.task_id == rollout.task_id:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 
 from pytest_areal_eval.api import EpisodeStatus
@@ -16,8 +16,13 @@ if TYPE_CHECKING:
 Cells = dict[str, str]
 
 
-def summary_lines(rows: Sequence[Row], width: int) -> list[str]:
-    """The table as plain lines, then a line for each thing that must not be overlooked."""
+def summary_lines(rows: Sequence[Row], width: int | None) -> list[str]:
+    """The table as plain lines, then a line for each thing that must not be overlooked.
+
+    Args:
+        rows: the evaluations.
+        width: of the terminal, in columns; None where there is none: a log has room for all.
+    """
     pairs = [(row, row.summary()) for row in rows]
     table = _render([_cells(row, summary) for row, summary in pairs], width)
     return [*table, *(note for _, summary in pairs for note in _notes(summary))]
@@ -78,23 +83,32 @@ def _score(estimate: Estimate | None) -> str:
 
 
 def _interval(estimate: Estimate | None) -> str:
-    return "-" if estimate is None or estimate.ci is None else "{:.4f} … {:.4f}".format(*estimate.ci)
+    return "-" if estimate is None or estimate.ci is None else "{:.3f}–{:.3f}".format(*estimate.ci)
 
 
-def _render(rows: Sequence[Cells], width: int) -> list[str]:
+def _render(rows: Sequence[Cells], width: int | None) -> list[str]:
+    """Lay the cells out; where a terminal is too narrow, the columns that matter least are left out."""
+    dropped: set[str] = set()
+    for candidate in ("", "tokens in", "tok/s", "out", "wall", "95 %"):
+        dropped.add(candidate)
+        lines = _laid_out(rows, dropped)
+        if width is None or max(map(len, lines)) <= width:
+            break
+    return lines
+
+
+def _laid_out(rows: Sequence[Cells], dropped: Set[str]) -> list[str]:
     from io import StringIO
 
     from rich.console import Console
 
-    console = Console(
-        file=StringIO(), width=max(width, 40), color_system=None, force_terminal=False, legacy_windows=False
-    )
+    console = Console(file=StringIO(), width=1000, color_system=None, force_terminal=False, legacy_windows=False)
     with console.capture() as captured:
-        console.print(_table(rows))
+        console.print(_table(rows, dropped))
     return [line.rstrip() for line in captured.get().splitlines() if line.strip()]
 
 
-def _table(rows: Sequence[Cells]) -> Table:
+def _table(rows: Sequence[Cells], dropped: Set[str]) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -103,10 +117,9 @@ def _table(rows: Sequence[Cells]) -> Table:
     ends = ("tokens in", "out", "tok/s", "wall")
     between = list(dict.fromkeys(name for row in rows for name in row if name not in (*order, *ends)))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    columns = [*order, *between, *ends]
+    columns = [name for name in (*order, *between, *ends) if name not in dropped]
     for name in columns:
-        left = name == "evaluation"
-        table.add_column(name, justify="left" if left else "right", overflow="fold", no_wrap=not left)
+        table.add_column(name, justify="left" if name == "evaluation" else "right", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(row.get(name, "")) for name in columns))
     return table
