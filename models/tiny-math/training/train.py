@@ -46,7 +46,13 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(args.tokenizer)
     model = build(tokenizer).to(args.device)
     print(sum(p.numel() for p in model.parameters()) / 1e6, "M parameters", flush=True)
-    loader = DataLoader(Packed(tokenizer), batch_size=args.blocks, num_workers=args.workers, prefetch_factor=4)
+    loader = DataLoader(
+        Packed(tokenizer),
+        batch_size=args.blocks,
+        num_workers=args.workers,
+        prefetch_factor=4,
+        pin_memory=args.device != "cpu",
+    )
     train(model, tokenizer, loader, args.out, args.seconds)
     save(model, tokenizer, args.out / "final")
     for name in (*SAVES, "final"):
@@ -111,11 +117,11 @@ def train(model: Any, tokenizer: Any, loader: DataLoader[torch.Tensor], out: Pat
     start, step, seen = math.inf, 0, 0
     saves = list(SAVES.items())
     for block in loader:
-        ids, labels, positions = block.to(model.device).transpose(0, 1).reshape(3, -1, LENGTH)
+        ids, labels, positions = block.to(model.device, non_blocking=True).transpose(0, 1).reshape(3, -1, LENGTH)
         share = max(0.0, (time.monotonic() - start) / seconds)
         if share >= 1:
             break
-        if saves and share >= saves[0][1]:
+        while saves and share >= saves[0][1]:
             save(model, tokenizer, out / saves.pop(0)[0])
         for group in optimizer.param_groups:
             group["lr"] = _learning_rate(step, share)
