@@ -217,14 +217,14 @@ class TestEnvironment:
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
         monkeypatch.setenv("PYTEST_ADDOPTS", "-x")
         monkeypatch.setenv("COVERAGE_PROCESS_START", "x")
-        handle = scheduler.start(shell("env; echo stdin: $(cat | wc -c)", MINE="2"))
+        handle = scheduler.start(shell("env; echo stdin: $(readlink /proc/self/fd/0)", MINE="2"))
         until_gone(scheduler, handle)
         seen = scheduler.log_tail(handle, 1000)
         assert "HF_HUB_OFFLINE=1" in seen
         assert "MINE=2" in seen
         assert "PYTEST_" not in seen
         assert "COVERAGE_" not in seen
-        assert "stdin: 0" in seen
+        assert "stdin: /dev/null" in seen
 
     def test_a_secret_is_passed_but_never_shown(self, scheduler: LocalScheduler) -> None:
         handle = scheduler.start(shell('test "$API_KEY" = sesame && echo "args: $API_KEY"; exit 1', API_KEY="sesame"))
