@@ -66,7 +66,7 @@ def load_dataset(
 
 
 def _named(text: str, config: str | None, split: str | None, base_dir: Path, trust_remote_code: bool) -> LoadedDataset:
-    path = next((p for p in (base_dir / text, Path.cwd() / text) if text and p.exists()), None)
+    path = next((p for p in (base_dir / text, Path.cwd() / text) if text and os.path.exists(p)), None)
     if path is not None and path.is_dir():
         return _folder(path, config, split)
     if path is not None:
@@ -199,8 +199,10 @@ def _refuse(config: str | None, split: str | None, source: str) -> None:
 
 
 def _not_found(text: str, base_dir: Path, also: str = "") -> DatasetError:
+    roots = " or ".join(dict.fromkeys([str(base_dir), str(Path.cwd())]))
+    name = text if len(text) <= 100 else f"{text[:100]}…"
     return DatasetError(
-        f"dataset {text!r}: no such file or folder in {shown(base_dir)} or {Path.cwd()}{also}{_nearby(text, base_dir)}",
+        f"dataset {name!r}: no such file or folder in {roots}{also}{_nearby(text, base_dir)}",
         "Give a path, a hub name (org/name), or the dotted name of a function.",
     )
 
@@ -209,6 +211,6 @@ def _nearby(text: str, base_dir: Path) -> str:
     """Names like the wanted one in the folders where it was looked for."""
     for root in (base_dir, Path.cwd()):
         folder = (root / text).parent
-        if folder.is_dir() and (guess := near(Path(text).name, (p.name for p in folder.iterdir()))):
+        if os.path.isdir(folder) and (guess := near(Path(text).name, (p.name for p in folder.iterdir()))):
             return f"; did you mean {str(Path(text).with_name(guess))!r}?"
     return ""

@@ -90,6 +90,7 @@ def test_a_missing_file_names_a_near_one(tmp_path: Path) -> None:
     assert "no such file" in failure("nowhere/x.csv")
     assert "no such file" in failure("gsm8k")
     assert "no such file" in failure("")
+    assert "no such file" in failure('[{"question": "1 + 1?"}]' * 1000)
 
 
 def test_a_file_has_no_split_and_no_config(tmp_path: Path) -> None:
