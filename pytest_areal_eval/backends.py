@@ -1,4 +1,4 @@
-"""From the options to a controller: the engine that ``--backend`` names, on the scheduler that ``--scheduler`` names."""
+"""From the options to a controller: the engine of ``--backend`` on the scheduler of ``--scheduler``."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def check_options(settings: Settings) -> None:
         wanted, context = settings.get("max-new-tokens"), checkpoint.context_length
         if wanted is not None and context is not None and wanted >= context:
             raise ConfigError(
-                f"--max-new-tokens={wanted}: {checkpoint.name} has a context of {context} tokens, prompt and answer together",
-                f"Ask for fewer than {context}.",
+                f"--max-new-tokens={wanted}: {checkpoint.name} has a context of {context} tokens",
+                f"Prompt and answer share it: ask for fewer than {context}.",
             )
 
 
@@ -80,16 +80,25 @@ def build_controller(
     scheduler: Scheduler | None,
     *,
     on_event: Callable[[Any], None] | None = None,
+    share: Callable[[int | None], int | None] | None = None,
 ) -> RolloutController:
     """A controller for one checkpoint, or for a replay; not yet initialized.
+
+    Args:
+        settings: the options.
+        model: the checkpoint.
+        scheduler: starts the servers.
+        on_event: receives what happens to the servers.
+        share: this process's part of the concurrency, where there are several.
 
     Raises:
         UserError: there is neither ``--model`` nor ``--replay``, or one of them is wrong.
     """
     from pytest_areal_eval.controller import ControllerSettings, RolloutController
 
+    concurrency = settings.get("max-concurrency")
     chosen = ControllerSettings(
-        max_concurrency=settings.get("max-concurrency"),
+        max_concurrency=share(concurrency) if share else concurrency,
         reward_timeout_s=settings.get("reward-timeout", 15.0),
         start_timeout_s=settings.get("start-timeout", 600.0),
         seed=settings.get("seed", 0),

@@ -17,8 +17,9 @@ from pytest_areal_eval.report.scoreboard import Row, Scoreboard
 from pytest_areal_eval.report.text import printable
 from pytest_areal_eval.run import Run
 from pytest_areal_eval.runloop import CompletionOrder, completion_order_is_possible
-from pytest_areal_eval.session import EvaluationSession, Group, membership, sampling_of, samples_of
+from pytest_areal_eval.session import EvaluationSession, Group, membership, samples_of, sampling_of
 from pytest_areal_eval.stats import Gate, parse_gate, split_gate_option
+from pytest_areal_eval.xdist import Owner
 
 EXIT_ENGINE = 16
 
@@ -32,6 +33,8 @@ class Conclusion:
         self.run = run
         self.board = Scoreboard()
         self.decided: list[Decided] = []
+        self.owner: Owner | None = None
+        run.rows = lambda: list(self.board.rows.values())
 
     def begin(self, session: pytest.Session) -> None:
         """Learn what was selected, and find the mistakes that need no engine.
@@ -88,13 +91,10 @@ class Conclusion:
 
     def decide(self, session: pytest.Session) -> None:
         """Decide the gates; each is one more test."""
-        groups = self.evaluations.groups
-        self.decided = decide_gates(
-            session,
-            self.board,
-            even_partial=bool(self.evaluations.settings.get("gate-partial", False)),
-            xfail_of=lambda key: groups[key].xfail_reason if key in groups else None,
-        )
+        if self.run.worker is not None:
+            return
+        even_partial = bool(self.evaluations.settings.get("gate-partial", False))
+        self.decided = decide_gates(session, self.board, even_partial=even_partial)
 
     def print(self, reporter: pytest.TerminalReporter) -> None:
         """The table, the gates, what happened to the engine, and where the run is."""
@@ -119,11 +119,13 @@ class Conclusion:
 
     def finish(self, session: pytest.Session) -> None:
         """Set the exit status, keep the cache right, close the run."""
+        if self.owner is not None:
+            self.owner.close()
         failure = self.evaluations.engine_failure()
         if failure is not None:
             engine = isinstance(failure, EngineStartError | EngineLost)
             session.exitstatus = EXIT_ENGINE if engine else pytest.ExitCode.INTERNAL_ERROR
-        if not hasattr(self.config, "workerinput"):
+        if self.run.worker is None:
             _remember_missed(self.config, self.board, [found.nodeid for found in self.decided])
         summaries = [row.summary() for row in self.board.with_results()]
         try:
@@ -134,6 +136,26 @@ class Conclusion:
                 reporter.write_line(f"areal-eval: {error}", red=True)
             if session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+
+
+def own_workers(config: pytest.Config, conclusion: Conclusion) -> Owner:
+    """The xdist owner of a controlling process, made with its first worker.
+
+    Raises:
+        pytest.UsageError: an option cannot work.
+    """
+    if conclusion.owner is None:
+        from pytest_areal_eval.backends import check_options
+
+        settings = conclusion.evaluations.settings
+        try:
+            check_options(settings)
+        except UserError as error:
+            raise pytest.UsageError(str(error)) from error
+        if len(settings.get("model", [])) > 1:
+            raise pytest.UsageError("several --model with -n: give one --model, or leave -n out")
+        conclusion.owner = Owner(config, conclusion)
+    return conclusion.owner
 
 
 def regroup(items: Sequence[pytest.Item]) -> list[pytest.Item]:

@@ -170,7 +170,7 @@ def spec_of(marks: Iterable[pytest.Mark], function: Callable[..., Any]) -> Evalu
 
 
 def has_assertions(function: Callable[..., Any]) -> bool:
-    """Whether a test's body asserts (``assert``, ``raise``, ``pytest.fail``), so that the body decides and not the score."""
+    """Whether a test's body asserts (``assert``, ``raise``, ``pytest.fail``): then it decides, and not the score."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):

@@ -1,4 +1,4 @@
-"""The fixtures: ``scheduler`` and ``controller`` (a conftest may override either), ``engine``, ``item``, ``rollout``."""
+"""Fixtures: ``scheduler`` and ``controller`` (a conftest may override either), ``engine``, ``item``, ``rollout``."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def scheduler(pytestconfig: pytest.Config) -> Iterator[Scheduler | None]:
     """What starts the servers: the one that --scheduler names; None where there is nothing to start."""
-    from pytest_areal_eval.plugin import RUN
-
     from pytest_areal_eval.backends import build_scheduler
+    from pytest_areal_eval.plugin import RUN
 
     if pytestconfig.option.setuponly:
         yield None
         return
-    found = build_scheduler(pytestconfig.stash[SESSION].settings, pytestconfig.stash[RUN].log_dir())
+    run = pytestconfig.stash[RUN]
+    if run.worker is not None:  # the controlling process starts the servers
+        yield None
+        return
+    found = build_scheduler(pytestconfig.stash[SESSION].settings, run.log_dir())
     try:
         yield found
     finally:
@@ -53,7 +56,7 @@ def controller(
         return
     session, run = pytestconfig.stash[SESSION], pytestconfig.stash[RUN]
     made = run.make_controller(areal_model, scheduler)
-    session.launch(made, made.initialize)
+    session.launch(made, run.initializer(made))
     try:
         yield made
     finally:
@@ -62,7 +65,7 @@ def controller(
 
 @pytest.fixture
 def engine(controller: RolloutController) -> RolloutController:
-    """What workflows talk to: ``await engine.agenerate(...)``, ``await engine.chat(...)``; an async test gets its own."""
+    """What workflows talk to: ``await engine.agenerate(...)``; an async test gets one of its own, with ``chat``."""
     return controller
 
 

@@ -11,11 +11,12 @@ import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pytest
 
 GROUP = "areal-eval"
+T = TypeVar("T", int, float)
 Kind = Literal["value", "flag", "list"]
 
 
@@ -113,7 +114,7 @@ def named_dataset(text: str) -> tuple[str, str]:
     return name, source
 
 
-def _number(kind: Callable[[str], Any], text: str, what: str) -> Any:
+def _number(kind: type[T], text: str, what: str) -> T:
     try:
         return kind(text)
     except ValueError:

@@ -66,7 +66,8 @@ def call(item: pytest.Function) -> bool | None:
     if found is None:
         return None
     group, _ = found
-    rollout = pick_up(item, item.funcargs.get("engine")) if group.plan.is_async else item.stash.get(_PICKED, None)
+    engine: Any = item.funcargs.get("engine")
+    rollout = pick_up(item, engine) if group.plan.is_async else item.stash.get(_PICKED, None)
     if rollout is None:
         return None
     wrong = [e for e in rollout.episodes if e.status.kind == "error" or e.status is EpisodeStatus.GRADER_ERROR]
@@ -107,7 +108,13 @@ def annotate(item: pytest.Item, call_info: pytest.CallInfo[None], report: pytest
     report.start, report.stop = rollout.started_at, rollout.started_at + rollout.duration_s
     result = ItemResult(rollout.item_id, tuple(EpisodeResult.from_episode(e) for e in rollout.episodes))
     missed = report.passed and not group.plan.strict and rollout.reward < group.plan.spec.pass_mark
-    report.areal_eval = {"group": group.key, "word": MISSED if missed else "", "result": result.to_dict()}
+    carried = {
+        "group": group.key,
+        "word": MISSED if missed else "",
+        "xfail": group.xfail_reason,
+        "result": result.to_dict(),
+    }
+    vars(report)["areal_eval"] = carried  # xdist carries a report's attributes over
     item.user_properties[:] = [*_foreign(item.user_properties), *score_properties(rollout)]
     report.user_properties = list(item.user_properties)
 

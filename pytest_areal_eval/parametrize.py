@@ -1,4 +1,4 @@
-"""From a marked function to its tests: load the dataset once, check it, and parametrize through ``pytest_generate_tests``.
+"""From a marked function to its tests: load the dataset once, check it, parametrize in ``pytest_generate_tests``.
 
 Invariant: nothing here starts an engine or imports torch; whatever is wrong with the decorator or the data is one
 collection error that names the argument, or the file and the row.
@@ -6,6 +6,7 @@ collection error that names the argument, or the file and the row.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_areal_eval.errors import ConfigError, UserError
 from pytest_areal_eval.decorator import EvaluationSpec, has_assertions, spec_of
+from pytest_areal_eval.errors import ConfigError, UserError
 from pytest_areal_eval.options import Settings
 
 if TYPE_CHECKING:
@@ -118,41 +119,40 @@ class Planner:
         return Plan(spec, function, dataset, ids, selected, strict, shard)
 
     def _dataset(self, spec: EvaluationSpec, name: str, file: Path) -> LoadedDataset:
-        from pytest_areal_eval.datasets import load_dataset, prepare, require_columns
-
-        source = self._sources.get(name, spec.dataset)
+        """The evaluation's records, prepared; ``--dataset NAME=SOURCE`` replaces source, configuration and split."""
+        if name in self._sources:
+            spec = dataclasses.replace(spec, dataset=self._sources[name], config=None, split=None)
         base_dir = self.invocation_dir if name in self._sources else file.parent
-        asks = (
-            spec.workflow is None and not inspect.iscoroutinefunction(_function_of(spec)) and spec.reward_fn is not None
-        )
-        key = (
-            _identity(source),
-            spec.config,
-            spec.split,
-            base_dir,
-            _identity(spec.prompt),
-            _identity(spec.answer),
-            asks,
-        )
+        said = (spec.dataset, spec.config, spec.split, spec.prompt, spec.answer, spec.reward_fn)
+        key = (base_dir, _asks_once(spec), *map(_identity, said))
         if key not in self._datasets:
             trust = bool(self.settings.get("trust-remote-code", False))
-            loaded = load_dataset(
-                source, config=spec.config, split=spec.split, base_dir=base_dir, trust_remote_code=trust
-            )
-            columns = {
-                use: column
-                for use, column in (("prompt", spec.prompt), ("answer", spec.answer))
-                if isinstance(column, str)
-            }
-            if asks and spec.answer is None and _wants(spec.reward_fn, "answer"):
-                columns["answer"] = "answer"
-            require_columns(loaded, columns)
-            if asks or spec.prompt is not None or spec.answer is not None:
-                loaded = prepare(loaded, prompt=spec.prompt, answer=spec.answer)
-            if asks and spec.check_gold:
-                _check_golds(spec, loaded)
-            self._datasets[key] = loaded
+            self._datasets[key] = _load(spec, base_dir, trust)
         return self._datasets[key]
+
+
+def _load(spec: EvaluationSpec, base_dir: Path, trust_remote_code: bool) -> LoadedDataset:
+    from pytest_areal_eval.datasets import load_dataset, prepare, require_columns
+
+    loaded = load_dataset(
+        spec.dataset, config=spec.config, split=spec.split, base_dir=base_dir, trust_remote_code=trust_remote_code
+    )
+    named = {"prompt": spec.prompt, "answer": spec.answer}
+    columns = {use: column for use, column in named.items() if isinstance(column, str)}
+    if spec.answer is None and _wants(spec.reward_fn, "answer"):
+        columns["answer"] = "answer"
+    require_columns(loaded, columns)
+    if _asks_once(spec) or spec.prompt is not None or spec.answer is not None:
+        loaded = prepare(loaded, prompt=spec.prompt, answer=spec.answer)
+    if spec.check_gold and spec.reward_fn is not None:
+        _check_golds(spec, loaded)
+    return loaded
+
+
+def _asks_once(spec: EvaluationSpec) -> bool:
+    """Whether the workflow is RLVR, which needs ``messages`` in each record."""
+    name = spec.workflow if isinstance(spec.workflow, str) else getattr(spec.workflow, "__name__", "")
+    return spec.reward_fn is not None and (spec.workflow is None or name.rpartition(".")[2] == "RLVRWorkflow")
 
 
 def model_names(models: Sequence[str]) -> list[str]:
@@ -163,10 +163,6 @@ def model_names(models: Sequence[str]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     raise pytest.UsageError(f"--model names the same checkpoint twice: {', '.join(models)}")
-
-
-def _function_of(spec: EvaluationSpec) -> Any:
-    return spec.workflow
 
 
 def _identity(value: Any) -> Any:
@@ -184,7 +180,7 @@ def _check_arguments(plan: Plan, fixturenames: Sequence[str]) -> None:
 
 
 def _wants(reward_fn: Any, column: str) -> bool:
-    """Whether a reward function has a parameter of this name without a default; a function that cannot be read does not."""
+    """Whether a reward function needs an argument of this name; one whose signature cannot be read does not."""
     try:
         parameters = inspect.signature(_resolved(reward_fn)).parameters
     except (TypeError, ValueError):
@@ -205,11 +201,12 @@ def _resolved(reward_fn: Any) -> Any:
 
 def _check_golds(spec: EvaluationSpec, dataset: LoadedDataset) -> None:
     """Ask the reward, where it can tell, whether each gold verifies against itself."""
-    verify_gold = getattr(_resolved(spec.reward_fn), "verify_gold", None)
+    reward = _resolved(spec.reward_fn)
+    verify_gold = getattr(reward, "verify_gold", None)
     if verify_gold is None:
         return
     wrong = []
-    for index, record in enumerate(dataset.records):
+    for index, record in enumerate(dataset.scan()):
         reason = verify_gold(record["answer"])
         if reason is not None:
             wrong.append(f"  {dataset.where(index)}: {reason}")

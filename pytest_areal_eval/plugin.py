@@ -1,7 +1,7 @@
 """pytest's hooks; each only forwards.  Loading this module imports nothing heavy and an idle session pays nothing.
 
-The story of a session: ``parametrize`` makes the tests, ``session`` hands them to a controller, ``runloop`` reports them
-as they complete, ``outcomes`` says what each is, ``report`` adds up, decides the gates and prints.
+The story of a session: ``parametrize`` makes the tests, ``session`` hands them to a controller, ``runloop`` reports
+them as they complete, ``outcomes`` says what each is, ``conclusion`` adds up, decides the gates and prints.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_areal_eval.fixtures import areal_model, controller, engine, item, rollout, scheduler
 from pytest_areal_eval.options import add_options, read_settings, translate_short_spellings
 
 if TYPE_CHECKING:
     from pytest_areal_eval.conclusion import Conclusion
-    from pytest_areal_eval.run import Run
+    from pytest_areal_eval.run import Run as Run
+
+__all__ = ["areal_model", "controller", "engine", "item", "rollout", "scheduler"]
+"""The fixtures, which pytest finds here."""
 
 RUN = pytest.StashKey["Run"]()
 CONCLUSION = pytest.StashKey["Conclusion"]()
@@ -41,7 +45,7 @@ def pytest_load_initial_conftests(
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "evaluation(dataset, *, reward_fn, workflow, gates, ...): evaluate a checkpoint on a dataset, one test per item.",
+        "evaluation(dataset, *, reward_fn, workflow, gates, ...): evaluate a checkpoint, one test for each item.",
     )
 
 
@@ -73,6 +77,16 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     if CONCLUSION in session.config.stash and not session.config.option.collectonly:
         session.config.stash[CONCLUSION].decide(session)
     return result
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """xdist's: the controlling process is about to start a worker."""
+    from pytest_areal_eval.conclusion import own_workers
+
+    config = node.config
+    _session(config)
+    own_workers(config, _conclusion(config)).configure(node)
 
 
 def _session(config: pytest.Config) -> Any:
@@ -146,6 +160,3 @@ class _Active:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         _conclusion(self.config).finish(session)
-
-
-from pytest_areal_eval.fixtures import areal_model, controller, engine, item, rollout, scheduler  # noqa: E402, F401

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_areal_eval.errors import ConfigError, JournalError
-from pytest_areal_eval.session import EvaluationSession, sampling_of, samples_of
+from pytest_areal_eval.session import EvaluationSession, samples_of, sampling_of
 
 if TYPE_CHECKING:
     from pytest_areal_eval.api import Episode
     from pytest_areal_eval.controller import Event, RolloutController
     from pytest_areal_eval.journal import Journal, RunFolder
+    from pytest_areal_eval.report.scoreboard import Row
     from pytest_areal_eval.schedulers.base import Scheduler
     from pytest_areal_eval.stats import Summary
+    from pytest_areal_eval.xdist import Worker
 
 DEFAULT_RESULTS_DIR = "eval-results"
 
@@ -41,30 +43,54 @@ class Run:
         self.started_at = time.time()
         self.folder: RunFolder | None = None
         self.events: list[Event] = []
+        self.worker = _worker_of(config)
+        self.answer: dict[str, Any] = {}
+        self.rows: Callable[[], Sequence[Row]] = list
         self._journal: Journal | None = None
         self._info: dict[str, Any] = {}
         evaluations.on_episode = self.record
         evaluations.open_run = self.open
 
-    def open(self) -> RunFolder:
+    def open(self, evaluations: Mapping[str, Any] | None = None) -> RunFolder:
         """Make the folder and write ``run.json``; a second call gives the same folder.
+
+        Args:
+            evaluations: descriptions of the evaluations where they were collected elsewhere (xdist workers).
 
         Raises:
             ConfigError: the results folder cannot be written.
         """
         if self.folder is None:
-            from pytest_areal_eval.journal import Journal, RunFolder
-
-            settings = self.evaluations.settings
-            results_dir = self.config.invocation_params.dir / settings.get("results-dir", DEFAULT_RESULTS_DIR)
             try:
-                self.folder = RunFolder.create(results_dir, name_hint=self._name_hint())
-                self._journal = Journal.open(self.folder.path)
-                self._info = self._describe()
-                self.folder.write_run(self._info)
+                if self.worker is None:
+                    self._make(evaluations)
+                else:
+                    self._join(self.worker)
             except JournalError as error:
                 raise ConfigError(str(error.args[0]), error.hint) from error
+        assert self.folder is not None
         return self.folder
+
+    def _make(self, evaluations: Mapping[str, Any] | None) -> None:
+        from pytest_areal_eval.journal import Journal, RunFolder
+
+        settings = self.evaluations.settings
+        results_dir = self.config.invocation_params.dir / settings.get("results-dir", DEFAULT_RESULTS_DIR)
+        self.folder = RunFolder.create(results_dir, name_hint=self._name_hint())
+        self._journal = Journal.open(self.folder.path)
+        self._info = self._describe() | {"evaluations": evaluations or self.describe_evaluations()}
+        self.folder.write_run(self._info)
+
+    def _join(self, worker: Worker) -> None:
+        """On an xdist worker: write into the owner's folder, to a file of one's own."""
+        from pytest_areal_eval.journal import Journal, RunFolder
+        from pytest_areal_eval.xdist import row_to_dict
+
+        rows = [row_to_dict(row) for row in self.rows()]
+        model = next(iter(self.evaluations.settings.get("model", [])), None)
+        self.answer = worker.ask({"rows": rows, "model": model, "evaluations": self.describe_evaluations()})
+        self.folder = RunFolder(Path(self.answer["run"]))
+        self._journal = Journal.open(self.folder.path, worker.name)
 
     def log_dir(self) -> Path:
         """Where the servers' own logs go."""
@@ -77,10 +103,22 @@ class Run:
         from pytest_areal_eval.backends import build_controller
 
         self.open()
-        made = build_controller(self.evaluations.settings, model, scheduler, on_event=self.events.append)
+        settings = self.evaluations.settings
+        share = self.worker.share if self.worker is not None else None
+        made = build_controller(settings, model, scheduler, on_event=self.events.append, share=share)
         made.on_episode = self.record
-        self._describe_model(model)
+        if self.worker is None:
+            self._describe_model(model)
         return made
+
+    def initializer(self, controller: RolloutController) -> Callable[[], None]:
+        """What starts a controller's servers, or attaches it to those that the xdist owner started."""
+        if not self.answer or not self.answer["endpoints"]:
+            return controller.initialize
+        from pytest_areal_eval.xdist import endpoints_of
+
+        endpoints = endpoints_of(self.answer)
+        return lambda: controller.initialize(server_infos=endpoints)
 
     def record(self, episode: Episode) -> None:
         """Write a finished episode to the journal; called in the controller's thread."""
@@ -90,6 +128,10 @@ class Run:
     def finish(self, summaries: Sequence[Summary], gates: Sequence[Mapping[str, Any]], exit_status: int) -> None:
         """Write the end of the run and close its files."""
         if self.folder is None:
+            return
+        if self.worker is not None:
+            if self._journal is not None:
+                self._journal.close()
             return
         self._info |= {
             "status": "finished",
@@ -103,9 +145,13 @@ class Run:
             "events": [{"kind": e.kind, "text": e.text, "at": e.at} for e in self.events if e.kind != "log"],
         }
         try:
-            self.folder.write_run(self._info)
             if self._journal is not None:
                 self._journal.close()
+            if any(self.folder.path.glob("episodes.*.jsonl")):
+                from pytest_areal_eval.xdist import merge_worker_journals
+
+                merge_worker_journals(self.folder.path)
+            self.folder.write_run(self._info)
         finally:
             self.folder.close()
 
@@ -129,8 +175,11 @@ class Run:
             "versions": versions(),
             "machine": machine(),
             "models": {},
-            "evaluations": {group.name: self._describe_group(group) for group in self.evaluations.groups.values()},
         }
+
+    def describe_evaluations(self) -> dict[str, Any]:
+        """What each evaluation is: its data, its sampling, its workflow and reward."""
+        return {group.name: self._describe_group(group) for group in self.evaluations.groups.values()}
 
     def _describe_group(self, group: Any) -> dict[str, Any]:
         import dataclasses
@@ -171,3 +220,9 @@ class Run:
             "generation_defaults_ignored": dict(checkpoint.generation_defaults),
         }
         self.folder.write_run(self._info)
+
+
+def _worker_of(config: pytest.Config) -> Worker | None:
+    from pytest_areal_eval.xdist import KEY, Worker
+
+    return Worker(config) if KEY in getattr(config, "workerinput", {}) else None

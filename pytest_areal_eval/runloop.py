@@ -7,7 +7,7 @@ then every item goes through pytest's own protocol as soon as its rollout is don
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -123,7 +123,7 @@ class CompletionOrder:
 
 
 def completion_order_is_possible(session: pytest.Session, wanted: str) -> bool:
-    """Whether this loop may replace pytest's: not on or beside xdist workers, under ``--stepwise``, or another's loop."""
+    """Whether this loop may replace pytest's: not with xdist workers, ``--stepwise``, ``--pdb`` or a foreign loop."""
     config = session.config
     if wanted == "collection" or config.option.collectonly or config.option.setuponly:
         return False
@@ -142,7 +142,7 @@ def _foreign_loops(config: pytest.Config) -> list[str]:
 
 
 def _starter(group: Group, first: pytest.Function) -> pytest.Function:
-    """A test beside ``first`` that asks for the group's controller and shared fixtures, with the same marks and parameters."""
+    """A test beside ``first``, with its marks and parameters, that asks for the controller and the shared fixtures."""
     own = ["self"] if first.cls is not None else []
     names = [*own, "controller", *group.extra_arguments]
 
@@ -158,6 +158,3 @@ def _starter(group: Group, first: pytest.Function) -> pytest.Function:
     )
     assert isinstance(starter, pytest.Function)
     return starter
-
-
-Tick = Callable[[], None]

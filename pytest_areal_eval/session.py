@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_areal_eval.api import Episode, EpisodeStatus, GenerationHyperparameters, Rollout
-from pytest_areal_eval.errors import ArealEvalError, ConfigError, UserError
 from pytest_areal_eval.decorator import SAMPLING
+from pytest_areal_eval.errors import ArealEvalError, ConfigError, UserError
 from pytest_areal_eval.options import Settings
 from pytest_areal_eval.parametrize import ITEM, MODEL, ItemParam, Plan, Planner
 
@@ -129,7 +129,7 @@ class EvaluationSession:
         base = item.nodeid[: len(item.nodeid) - len(item.name)]
         key = f"{base}{function}{suffix}"
         if key not in self.groups:
-            model = item.callspec.params.get(MODEL)
+            model = str(item.callspec.params[MODEL]) if MODEL in item.callspec.params else None
             self.groups[key] = Group(key, f"{function}{suffix}", param.plan, params, model)
         return self.groups[key]
 
@@ -190,6 +190,7 @@ class EvaluationSession:
             evaluation=group.name,
             timeout_s=settings.resolve("episode-timeout", spec.episode_timeout, 600.0),
             gconfig=sampling_of(group, settings),
+            template_kwargs=template_of(group),
             callback=lambda rollout: self._done.put((item, rollout)),
         )
         self._tickets[item] = _Ticket(controller, task_id)
@@ -221,7 +222,7 @@ class EvaluationSession:
     # -- picking their rollouts up ----------------------------------------------------------------------------------
 
     def next_completed(self, group: Group, among: Set[pytest.Item], tick: Callable[[], None]) -> pytest.Item:
-        """Wait for any of a group's items to be done and return it; ``tick`` is called five times a second meanwhile."""
+        """Wait for any of a group's items to be done and return it; ``tick`` is called a few times a second."""
         while True:
             while group.ready:
                 item = group.ready.popleft()
@@ -306,7 +307,7 @@ def samples_of(group: Group, settings: Settings) -> int:
 
 
 def sampling_of(group: Group, settings: Settings) -> GenerationHyperparameters:
-    """A group's generation settings: command line, else ``parametrize``, else decorator, else ini, else greedy defaults.
+    """A group's generation settings: command line, else ``parametrize``, else decorator, else ini, else a default.
 
     With one episode an item the default is greedy; with several it is temperature 1, since equal answers tell nothing.
     """
@@ -325,6 +326,12 @@ def sampling_of(group: Group, settings: Settings) -> GenerationHyperparameters:
     return GenerationHyperparameters(**said)
 
 
+def template_of(group: Group) -> dict[str, Any]:
+    """A group's chat template arguments."""
+    thinking = group.params.get("enable_thinking", group.plan.spec.enable_thinking)
+    return dict(group.plan.spec.template_kwargs) | ({} if thinking is None else {"enable_thinking": thinking})
+
+
 def build_workflow(group: Group, controller: Any, settings: Settings, arguments: Mapping[str, Any]) -> Any:
     """The workflow that a group's episodes run."""
     from pytest_areal_eval.workflows.base import resolve_workflow
@@ -341,7 +348,7 @@ def build_workflow(group: Group, controller: Any, settings: Settings, arguments:
         "tokenizer": controller.tokenizer,
         "enable_thinking": group.params.get("enable_thinking", spec.enable_thinking),
         "template_kwargs": spec.template_kwargs or None,
-        "reward_timeout_s": settings.resolve("reward-timeout", spec.reward_timeout, None),
+        "reward_timeout_s": settings.resolve("reward-timeout", spec.reward_timeout, 15.0),
         "reward_range": spec.reward_range,
     }
     if spec.workflow is None:

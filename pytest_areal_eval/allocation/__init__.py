@@ -1,7 +1,7 @@
 """What a backend specification asks for: which engine, how many replicas, how each is split over GPUs.
 
-Invariant: a specification either parses to one :class:`Allocation` or is one :class:`~pytest_areal_eval.errors.ConfigError`
-that shows the place; ``str()`` of an allocation parses back to an equal one.
+Invariant: a specification either parses to one :class:`Allocation` or is one ``ConfigError`` that shows the place;
+``str()`` of an allocation parses back to an equal one.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ def parse_allocation(text: str) -> Allocation:
         tree = Lark(grammar, parser="lalr").parse(text)
     except UnexpectedInput as error:
         column = min(error.pos_in_stream or 0, len(text))
+        found = repr(text[column]) if column < len(text) else "end"
         raise ConfigError(
-            f"--backend={text}: unexpected {text[column : column + 1]!r} at column {column + 1}\n  {text}\n  {' ' * column}^",
+            f"--backend={text}: unexpected {found} at column {column + 1}\n  {text}\n  {' ' * column}^",
             "Write BACKEND or BACKEND:dNtNpN, such as hf, hf:d2 or sglang:d4t2.",
         ) from None
     sizes: dict[str, int] = {}

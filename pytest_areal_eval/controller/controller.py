@@ -167,7 +167,10 @@ class RolloutController:
             ValueError: fewer are outstanding than asked for, or ``count`` is not positive.
             RuntimeError: the controller was destroyed.
         """
-        return self._started().pool.wait(count, timeout, ids)
+        run, loop = self._started(), self._loop
+        assert loop is not None
+        loop.refuse_inside()
+        return run.pool.wait(count, timeout, ids)
 
     def export_stats(self) -> dict[str, float]:
         """Means by AReaL's keys since the last call, each with its ``__count``: ``eval-rollout/reward``, ..."""
@@ -175,6 +178,8 @@ class RolloutController:
 
     def destroy(self) -> None:
         """End everything that was started, in at most about 15 s; at any moment, any number of times."""
+        if self._loop is not None:
+            self._loop.refuse_inside()
         with self._destroying:
             loop, run, done, self._destroyed = self._loop, self._run, self._destroyed, True
             if done or loop is None or run is None:
@@ -185,7 +190,7 @@ class RolloutController:
                 self._happened(Event("warning", "a workflow blocks the event loop; it is left behind", time.time()))
             finally:
                 run.stop_processes()
-                loop.stop(limit_s=1.0)
+                loop.stop(1.0, run.disconnect)
 
     # Beside AReaL's steps.
 
@@ -229,14 +234,14 @@ class RolloutController:
         """0: a checkpoint under evaluation does not change."""
         return 0
 
-    @property
-    def tokenizer(self) -> Any:
-        """The loaded tokenizer; None before :meth:`initialize` returned, or where there is none."""
-        return self._run.tokenizer if self._run is not None else None
-
     def snapshot(self) -> Snapshot:
         """The run at this moment; cheap, from any thread."""
         return self._run.snapshot() if self._run is not None else Snapshot(replicas_total=self.engine.replicas)
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        """Addresses of the ready replicas, for another controller to attach to."""
+        return self._run.replicas.endpoints if self._run is not None else []
 
     @property
     def tokenizer(self) -> Any:

@@ -20,7 +20,7 @@ from pytest_areal_eval.engines.base import Engine
 from pytest_areal_eval.errors import EngineLost, GraderError, GraderTimeout, PromptTooLong
 from pytest_areal_eval.rewards.pool import RewardPool
 from pytest_areal_eval.rewards.values import as_score
-from pytest_areal_eval.stats.tracker import Trackers, use
+from pytest_areal_eval.stats.tracker import Trackers, adopt
 from pytest_areal_eval.workflows import context
 
 TRACEBACK_LIMIT = 4000
@@ -140,8 +140,8 @@ async def run_episode(unit: Unit, around: Surroundings) -> Episode:
             reward_pool=around.reward_pool,
         )
     )
-    with use(around.trackers):
-        outcome = await _outcome(unit, engine)
+    adopt(around.trackers)
+    outcome = await _outcome(unit, engine)
     return _episode(unit, engine, outcome, seed, started_at, time.perf_counter() - started)
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+LEAVE_S = 0.5
+"""How long what still runs when the loop is stopped may take to notice."""
 
 
 class LoopThread:
@@ -16,6 +19,7 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
+        self._last: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -26,10 +30,8 @@ class LoopThread:
             TimeoutError: it did not end in time; it is cancelled.
             RuntimeError: called from the loop's own thread, which would wait for itself.
         """
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise RuntimeError("this waits for the event loop and must not be called from a callback in it")
         try:
+            self.refuse_inside()
             future = asyncio.run_coroutine_threadsafe(work, self.loop)
         except RuntimeError:
             work.close()
@@ -40,8 +42,17 @@ class LoopThread:
             future.cancel()
             raise
 
-    def stop(self, limit_s: float) -> bool:
-        """End the loop; False if something blocks it for longer than ``limit_s`` (the thread is a daemon)."""
+    def refuse_inside(self) -> None:
+        """Raise RuntimeError in the loop's own thread, which would wait for itself."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("this waits for the event loop and must not be called from a callback in it")
+
+    def stop(self, limit_s: float, last: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """End the loop after ``last()``, whatever was cancelled before.
+
+        Returns False if something blocks the loop for longer than ``limit_s``; the thread, a daemon, ends with it then.
+        """
+        self._last = last
         with contextlib.suppress(RuntimeError):  # closed already
             self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(limit_s)
@@ -51,9 +62,13 @@ class LoopThread:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
-            for task in asyncio.all_tasks(self.loop):
+            left = asyncio.all_tasks(self.loop)
+            for task in left:
                 task.cancel()
-            self.loop.run_until_complete(asyncio.sleep(0))
+            if left:
+                self.loop.run_until_complete(asyncio.wait(left, timeout=LEAVE_S))
+            if self._last is not None:
+                self.loop.run_until_complete(self._last())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         finally:
             self.loop.close()

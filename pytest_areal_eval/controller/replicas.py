@@ -67,6 +67,11 @@ class Replicas:
         """Number of replicas that take requests."""
         return sum(r.up for r in self._members)
 
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        """Addresses of the replicas that take requests."""
+        return [r.endpoint for r in tuple(self._members) if r.up and r.endpoint is not None]
+
     def loads(self) -> dict[str, int]:
         """Attempts in flight by replica."""
         return {r.name: r.in_flight for r in tuple(self._members)}

@@ -103,13 +103,16 @@ class Run:
         self._set_limit()
 
     async def close(self) -> None:
-        """End the episodes, the watch and the connections, in a few seconds."""
+        """End the episodes and the watch, in a few seconds."""
         await self.pool.close(LEAVE_S)
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.wait({self._watch}, timeout=LEAVE_S)
         if self._around is not None:
             await self._around.client.close()
+
+    async def disconnect(self) -> None:
+        """Close the connections; the last thing in the loop."""
         if self._http is not None:
             await self._http.close()
 
@@ -163,15 +166,18 @@ class Run:
         self, members: Sequence[Member], http: aiohttp.ClientSession, loading: asyncio.Future[Any]
     ) -> None:
         self.fleet = Fleet(members, self._engine, self.instances, self.replicas, http, self._settings, self._emit)
-        self._watch = asyncio.get_running_loop().create_task(self.fleet.run())
-        both: asyncio.Future[Any] = asyncio.gather(self.fleet.first_ready(), loading)
+        self._watch = watch = asyncio.get_running_loop().create_task(self.fleet.run())
+        ready = asyncio.get_running_loop().create_task(self.fleet.first_ready())
+        awaited: set[asyncio.Future[Any]] = {ready, loading}
         try:
-            await asyncio.wait([both, self._watch], return_when=asyncio.FIRST_COMPLETED)
-            if self._watch.done():
-                self._watch.result()
-            await both
+            while awaited:  # either may fail long before the other is done, and so may the watch
+                await asyncio.wait({*awaited, watch}, return_when=asyncio.FIRST_COMPLETED)
+                for ended in (watch, ready, loading):
+                    if ended.done():
+                        ended.result()
+                awaited = {future for future in awaited if not future.done()}
         finally:
-            both.cancel()
+            ready.cancel()
         self._watch.add_done_callback(self._watch_ended)
 
     async def _run_episode(self, unit: Unit) -> Episode:

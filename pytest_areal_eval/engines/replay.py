@@ -75,7 +75,11 @@ class ReplayEngine:
             raise RequestError(f"{self.path.name} has no completion {episode.episode_index} for item {episode.item_id}")
         answer = recorded[episode.episode_index]
         return ModelResponse(
-            input_tokens=list(request.input_ids), text=answer.text, stop_reason=answer.stop_reason, latency=0.0, ttft=0.0
+            input_tokens=list(request.input_ids),
+            text=answer.text,
+            stop_reason=answer.stop_reason,
+            latency=0.0,
+            ttft=0.0,
         )
 
     async def abort(self, request: ModelRequest, endpoint: Endpoint | None, http: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +11,8 @@ import pytest
 from pytest_areal_eval.errors import ConfigError
 from pytest_areal_eval.report.scoreboard import Row, Scoreboard
 from pytest_areal_eval.stats import Gate, Verdict, decide
+
+Outcome = Literal["passed", "failed", "skipped"]
 
 
 @dataclass(frozen=True)
@@ -37,16 +38,13 @@ class Decided:
         }
 
 
-def decide_gates(
-    session: pytest.Session, board: Scoreboard, *, even_partial: bool, xfail_of: Callable[[str], str | None]
-) -> list[Decided]:
+def decide_gates(session: pytest.Session, board: Scoreboard, *, even_partial: bool) -> list[Decided]:
     """Decide every gate of every evaluation that was selected, and report each as a test.
 
     Args:
         session: where the reports go.
         board: the results.
         even_partial: decide on a chosen part of an evaluation too.
-        xfail_of: why an evaluation's gates are expected to fail, by key.
     """
     decided = []
     for row in board.rows.values():
@@ -58,14 +56,14 @@ def decide_gates(
                 verdict = decide(gate, summary, partial_reason=partial)
             except ConfigError as error:
                 verdict = Verdict(gate, "fail", None, None, summary.n_items, str(error))
-            found = Decided(f"{row.key}::gate[{gate}]", row, verdict, xfail_of(row.key))
+            found = Decided(f"{row.key}::gate[{gate}]", row, verdict, row.xfail_reason)
             _report(session, found)
             decided.append(found)
     return decided
 
 
 def gates_for(name: str, key: str, decorated: list[Gate], optional: list[tuple[str, Gate]]) -> list[Gate]:
-    """An evaluation's gates: the decorator's and those options that name it, its function, its node id or everything."""
+    """The decorator's gates and those options that name the evaluation, its function, its node id or everything."""
     names = {"*", name, name.partition("[")[0], key}
     return list(dict.fromkeys([*decorated, *(gate for wanted, gate in optional if wanted in names)]))
 
@@ -81,6 +79,7 @@ def _report(session: pytest.Session, found: Decided) -> None:
 
 
 def _phase(found: Decided, location: Any, when: Any) -> pytest.TestReport:
+    outcome: Outcome
     outcome, longrepr = ("passed", None) if when != "call" else _outcome(found)
     now = time.time()
     report = pytest.TestReport(
@@ -100,7 +99,7 @@ def _phase(found: Decided, location: Any, when: Any) -> pytest.TestReport:
     return report
 
 
-def _outcome(found: Decided) -> tuple[Literal["passed", "failed", "skipped"], Any]:
+def _outcome(found: Decided) -> tuple[Outcome, Any]:
     verdict = found.verdict
     if verdict.outcome == "skip":
         return "skipped", (found.row.file, 0, f"Skipped: {verdict.message}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -36,10 +36,10 @@ class LiveLine:
     def __init__(self, config: pytest.Config, board: Scoreboard, events: Sequence[Event]) -> None:
         self.board = board
         self.events = events
-        self._reporter = config.pluginmanager.get_plugin("terminalreporter")
+        self._reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
         self._writer = config.get_terminal_writer() if self._reporter else None
         wanted = self._reporter is not None and config.option.verbose > -2
-        tty = wanted and bool(self._reporter.isatty) and hasattr(self._reporter, "write_raw")
+        tty = wanted and bool(getattr(self._reporter, "isatty", False)) and hasattr(self._reporter, "write_raw")
         self._mode = "terminal" if tty else "lines" if wanted else "off"
         self._text: Callable[[], str] = str
         self._since = self._last = time.monotonic()

@@ -33,7 +33,8 @@ class Row:
         shard: ``(i, n)`` where only a shard was run.
         results: by item id.
         missed_nodes: node ids of its missed tests.
-        first_at, last_at: when its first and its last report came.
+        started_at, ended_at: Unix times of its first rollout's start and its last one's end.
+        xfail_reason: why its gates are expected to fail, if they are.
     """
 
     key: str
@@ -50,6 +51,7 @@ class Row:
     missed_nodes: list[str] = field(default_factory=list)
     started_at: float = 0.0
     ended_at: float = 0.0
+    xfail_reason: str | None = None
 
     def summary(self) -> Summary:
         """Its numbers so far."""
@@ -93,6 +95,7 @@ class Scoreboard:
         row = self.rows[carried["group"]]
         result = ItemResult.from_dict(carried["result"])
         row.results[result.item_id] = result
+        row.xfail_reason = carried["xfail"]
         if carried["word"]:
             row.missed_nodes.append(report.nodeid)
         row.started_at = min(row.started_at or report.start, report.start)

@@ -65,8 +65,8 @@ def _notes(s: Summary) -> list[str]:
         parts = ", ".join(f"{number} {status}" for status, number in s.counts.items() if status.kind != "scored")
         only = f"; over the {s.scored} scored it is {s.reward_scored:.4f}" if s.reward_scored is not None else ""
         notes.append(
-            f"{s.name}: {s.requested} episodes = {s.scored} scored + {s.grader_faults} grader faults + {s.errors} errors "
-            f"({parts}); those count 0 in the reward{only}"
+            f"{s.name}: {s.requested} episodes = {s.scored} scored + {s.grader_faults} grader faults + {s.errors} "
+            f"errors ({parts}); those count 0 in the reward{only}"
         )
     if s.truncation_rate and s.truncation_rate >= 0.01:
         over = f"; over the others the reward is {s.reward_completed:.4f}" if s.reward_completed is not None else ""

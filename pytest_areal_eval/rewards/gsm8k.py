@@ -88,3 +88,6 @@ def _amount(text: str) -> str | None:
     if match is None or _SCALES.search(match["unit"]):
         return None
     return (match["sign"] or match["minus"]) + re.sub("[, ]", "", match["number"])
+
+
+setattr(gsm8k_reward_fn, "verify_gold", verify_gold)  # noqa: B010 - collection looks for it there

@@ -49,7 +49,7 @@ class FunctionRef:
         module: the module to import it from, with ``file`` if it has one; empty for a dotted name.
         file: the module's source file.
         by_value: the pickled callable where it is no module-level function.
-        sys_path: where its module's own imports were found.
+        sys_path: ``sys.path`` where it lives, so that its module's imports find the same modules.
     """
 
     name: str
@@ -60,7 +60,7 @@ class FunctionRef:
 
     def resolve(self) -> Callable[..., Any]:
         """The function.  Raises what its module raises as it is imported."""
-        sys.path += [entry for entry in self.sys_path if entry not in sys.path]
+        sys.path[:] = [*self.sys_path, *(entry for entry in sys.path if entry not in self.sys_path)]
         if not self.module and not self.by_value:
             return _callable(import_from_string(self.name), self.name)
         found: Any = _import_module(self.module, self.file) if self.module else None

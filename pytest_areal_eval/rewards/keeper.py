@@ -3,8 +3,8 @@
 Invariant: it runs none of the user's code, so it is never stuck; when its control socket closes, because the pool was
 closed or its owner is dead, everything below it is killed and it leaves.
 
-Over the control socket it sends each new grader's own socket and, after that grader's end, its exit code; what it
-receives, of any content, means: end the grader.
+Over the control socket it sends each new grader's pid with the grader's own socket and, after that grader's end, its
+exit code; what it receives is the pid of the grader to end, which may have ended by then.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _keep_one(control: socket.socket, memory_mb: int) -> int | None:
         worker.main(theirs.detach(), memory_mb)
         os._exit(0)
     with ours, theirs:
-        socket.send_fds(control, [b"grader"], [ours.fileno()])
+        socket.send_fds(control, [str(pid).encode()], [ours.fileno()])
     try:
         return _watch(control, pid)
     finally:
@@ -55,9 +55,11 @@ def _watch(control: socket.socket, pid: int) -> int | None:
         while True:
             ready, _, _ = select.select([control.fileno(), grader], [], [], 1.0)
             if control.fileno() in ready:
-                if not control.recv(16):
+                message = control.recv(16)
+                if not message:
                     return None
-                processes.kill_descendants()
+                if int(message) == pid:
+                    processes.kill_descendants()
             if (code := processes.reap(pid)) is not None:  # and orphans, which would stay zombies
                 return code
     finally:

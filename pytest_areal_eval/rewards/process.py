@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
+import select
 import signal
 import socket
 import subprocess
@@ -24,10 +25,11 @@ from pytest_areal_eval.rewards.worker import Call, Load
 START_LIMIT_S = 60.0
 LOAD_LIMIT_S = 120.0
 _END_LIMIT_S = 10.0
+_EXIT_GRACE_S = 1.0
 _FUNCTIONS_KEPT = 256
 _PROGRAM = """
 import sys
-sys.path.insert(0, sys.argv[1])
+sys.path.append(sys.argv[1])
 from pytest_areal_eval.rewards.keeper import main
 main(int(sys.argv[2]), int(sys.argv[3]))
 """
@@ -47,12 +49,13 @@ class GradingProcess:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._grader: Connection | None = None
+        self._pid = b""
         self._numbers: dict[FunctionRef, int] = {}
         self._lost = False
         root = str(Path(pytest_areal_eval.__file__).parents[1])
         with theirs:
             self._keeper = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, root, str(theirs.fileno()), str(memory_mb or 0)],
+                [sys.executable, "-P", "-c", _PROGRAM, root, str(theirs.fileno()), str(memory_mb or 0)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -77,7 +80,7 @@ class GradingProcess:
             GraderError: the function raised or cannot be imported, the grader died, or the value is no reward.
         """
         if self._grader is not None and self._grader.poll(0):  # between calls only its end makes it readable
-            self._end()
+            self._end(_EXIT_GRACE_S)
         if self._grader is None:
             self._grader = self._next_grader(call.where)
         number = self._load(ref, call.where)
@@ -109,7 +112,7 @@ class GradingProcess:
     def _next_grader(self, where: str) -> Connection:
         self._control.settimeout(START_LIMIT_S)
         try:
-            _, fds, _, _ = socket.recv_fds(self._control, 16, 1)
+            self._pid, fds, _, _ = socket.recv_fds(self._control, 16, 1)
         except TimeoutError:
             self.kill()
             hint = "Check the machine's load and memory."
@@ -143,21 +146,26 @@ class GradingProcess:
                 raise self._late(request, late)
             answer: dict[str, Any] = json.loads(self._grader.recv_bytes())
         except (OSError, EOFError):
-            raise self._death(named, self._end()) from None
+            raise self._death(named, self._end(_EXIT_GRACE_S)) from None
         if "refused" in answer:
             raise GraderError(answer["refused"], answer["hint"])
         if "raised" in answer:
             raise self._raised(answer, named)
         return answer
 
-    def _end(self) -> int | None:
-        """End the grader with all that it started; its exit code, None if the keeper is gone too."""
+    def _end(self, grace_s: float = 0.0) -> int | None:
+        """End the grader with all that it started; its exit code, None if the keeper is gone too.
+
+        Args:
+            grace_s: seconds to wait for its own exit, where its connection closed, before it is killed.
+        """
         if self._grader is not None:
             self._grader.close()
             self._grader = None
-        self._control.settimeout(_END_LIMIT_S)
         try:
-            self._control.send(b"end")
+            if grace_s == 0.0 or not select.select([self._control], [], [], grace_s)[0]:
+                self._control.send(self._pid)
+            self._control.settimeout(_END_LIMIT_S)
             code = self._control.recv(16)
         except OSError:
             code = b""

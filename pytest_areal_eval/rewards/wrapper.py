@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ class AsyncRewardWrapper:
 
     Args:
         reward_fn: a dotted name or any callable, a coroutine function too.
-        timeout_seconds: limit of one call.
+        timeout_seconds: limit of one call; None takes the pool's, which is AReaL's 15 s unless it was told otherwise.
         max_workers: processes of the pool that the wrapper makes for itself; the controller's pool has its own number.
         max_retries: accepted for AReaL's sake and not used: a grader that failed once fails again, and AReaL's four
             attempts turn a 15 s hang into one of 60 s.
@@ -27,7 +28,7 @@ class AsyncRewardWrapper:
     def __init__(
         self,
         reward_fn: str | Callable[..., Any],
-        timeout_seconds: float = 15,
+        timeout_seconds: float | None = None,
         max_workers: int | None = None,
         max_retries: int = 3,
         *,
@@ -40,11 +41,11 @@ class AsyncRewardWrapper:
         self.reward_range = reward_range
         self._own: RewardPool | None = None
 
-    async def __call__(self, *args: Any, **kwargs: Any) -> float:
+    async def __call__(self, /, *args: Any, **kwargs: Any) -> float:
         """The reward.  Raises :class:`GraderTimeout` and :class:`GraderError` where AReaL returns 0."""
         return (await self.score(*args, **kwargs)).value
 
-    async def score(self, *args: Any, **kwargs: Any) -> Score:
+    async def score(self, /, *args: Any, **kwargs: Any) -> Score:
         """The reward with its metrics and the answers that were compared."""
         episode = context.get()
         pool: RewardPool = episode.reward_pool or self._pool()
@@ -67,5 +68,6 @@ class AsyncRewardWrapper:
 
     def _pool(self) -> RewardPool:
         if self._own is None:
-            self._own = RewardPool(self.max_workers, timeout_s=self.timeout_seconds)
+            self._own = RewardPool(self.max_workers)
+            weakref.finalize(self, self._own.close)  # workflows, and their wrappers, may be made anew for each item
         return self._own

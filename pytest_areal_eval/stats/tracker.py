@@ -25,7 +25,7 @@ from pytest_areal_eval.stats.cells import (
     export_cells,
 )
 
-__all__ = ["ReduceType", "StatsTracker", "Trackers", "current", "get", "use"]
+__all__ = ["ReduceType", "StatsTracker", "Trackers", "adopt", "current", "get", "use"]
 
 
 class StatsTracker:
@@ -193,6 +193,11 @@ def use(trackers: Trackers) -> Iterator[Trackers]:
         yield trackers
     finally:
         _current.reset(token)
+
+
+def adopt(trackers: Trackers) -> None:
+    """As :func:`use`, for the rest of this task: nothing is put back, so the task may also end unseen."""
+    _current.set(trackers)
 
 
 def current() -> Trackers:

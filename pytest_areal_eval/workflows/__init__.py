@@ -1,7 +1,7 @@
 """Workflows turn an item into an episode.
 
-Contract: an object with ``async def arun_episode(engine, data)``; it makes its requests through ``engine`` alone, keeps
-no state between episodes, and returns a reward (or a dict or :class:`~pytest_areal_eval.api.Score` with one).  Nothing here imports pytest.
+Contract: an object with ``async def arun_episode(engine, data)``; it makes its requests through ``engine`` alone,
+keeps no state between episodes, and returns a reward, or a dict or ``Score`` with one.  Nothing here imports pytest.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ def resolve_workflow(workflow: Any, kwargs: Mapping[str, Any] | None = None) -> 
     """Build the workflow once, so that all episodes share it.
 
     Args:
-        workflow: an object with ``async arun_episode(engine, data)``, a class of such objects, an ``async def`` function
-            ``(engine, item)``, or the dotted name of any of these.
+        workflow: an object with ``async arun_episode(engine, data)``, a class of such objects, an ``async def``
+            function ``(engine, item)``, or the dotted name of any of these.
         kwargs: the constructor's arguments, for a class.
 
     Raises:

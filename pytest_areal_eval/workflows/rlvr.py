@@ -15,6 +15,7 @@ from pytest_areal_eval.api import (
     ModelResponse,
     RolloutWorkflow,
 )
+from pytest_areal_eval.rewards.wrapper import AsyncRewardWrapper
 
 RESERVED = ("prompt", "completions", "prompt_ids", "completion_ids")
 """Names of the reward's first four arguments; columns of these names are not passed on as keywords."""
@@ -32,7 +33,8 @@ class RLVRWorkflow(RolloutWorkflow):
         get_input_ids_fn: ``(messages_or_prompt, tokenizer, enable_thinking)`` → ids, instead of the chat template.
         data_extract_prompt_fn: ``(record)`` → messages or prompt, instead of ``record["messages"]``.
         template_kwargs: further arguments of the chat template.
-        reward_timeout_s: limit of one reward call; None leaves it to the pool.
+        reward_timeout_s: limit of one reward call.
+        reward_range: lowest and highest legal reward.
     """
 
     def __init__(
@@ -44,7 +46,8 @@ class RLVRWorkflow(RolloutWorkflow):
         get_input_ids_fn: Callable[..., Any] | str | None = None,
         data_extract_prompt_fn: Callable[..., Any] | str | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
-        reward_timeout_s: float | None = None,
+        reward_timeout_s: float = 15.0,
+        reward_range: tuple[float, float] = (0.0, 1.0),
     ) -> None:
         self.reward_fn = reward_fn
         self.tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
@@ -55,8 +58,7 @@ class RLVRWorkflow(RolloutWorkflow):
             self.template_kwargs["enable_thinking"] = enable_thinking
         self._get_input_ids = _resolve(get_input_ids_fn)
         self._extract_prompt = _resolve(data_extract_prompt_fn)
-        self._reward_timeout_s = reward_timeout_s
-        self._grader: Any = None
+        self._grader = AsyncRewardWrapper(reward_fn, reward_timeout_s, reward_range=reward_range)
 
     async def arun_episode(self, engine: InferenceEngine, data: dict[str, Any]) -> Any:
         """Ask, decode, grade.  Returns a :class:`~pytest_areal_eval.api.Score`."""
@@ -97,11 +99,6 @@ class RLVRWorkflow(RolloutWorkflow):
         completion_ids: list[int],
         columns: dict[str, Any],
     ) -> Any:
-        if self._grader is None:
-            from pytest_areal_eval.rewards import AsyncRewardWrapper
-
-            limit = {} if self._reward_timeout_s is None else {"timeout_seconds": self._reward_timeout_s}
-            self._grader = AsyncRewardWrapper(self.reward_fn, **limit)
         return await self._grader.score(prompt, completion, prompt_ids, completion_ids, **columns)
 
 

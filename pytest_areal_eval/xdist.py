@@ -1,0 +1,185 @@
+"""pytest-xdist: the controlling process owns the servers, the run and the verdicts; workers attach.
+
+They meet in a folder that only this user can read: a worker that needs an engine leaves a note there, the owner starts
+the servers once and answers with a file.  Nothing is started for a session that selects no evaluation.  Results come
+back on the reports themselves, so that a worker that dies later takes none of them along.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_areal_eval.engines.base import Endpoint
+from pytest_areal_eval.errors import ArealEvalError, EngineStartError, UserError
+from pytest_areal_eval.report.scoreboard import Row
+from pytest_areal_eval.stats import parse_gate
+
+if TYPE_CHECKING:
+    from pytest_areal_eval.conclusion import Conclusion
+    from pytest_areal_eval.controller import RolloutController
+
+KEY = "areal_eval"
+POLL_S = 0.1
+NEED, ANSWER = "need.json", "engine.json"
+ANSWER_LIMIT_S = 3600.0
+"""How long a worker waits for the owner's answer; the owner's own limits are shorter and say more."""
+
+
+class Owner:
+    """The controlling process's part.
+
+    Args:
+        config: of the controlling process.
+        conclusion: where results are added up.
+    """
+
+    def __init__(self, config: pytest.Config, conclusion: Conclusion) -> None:
+        self.config = config
+        self.conclusion = conclusion
+        self.folder = Path(tempfile.mkdtemp(prefix="areal-eval-"))
+        self.workers: list[str] = []
+        self._controller: RolloutController | None = None
+        self._scheduler: Any = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="areal-eval-owner", daemon=True)
+        self._thread.start()
+
+    def configure(self, node: Any) -> None:
+        """Tell a worker where to ask."""
+        self.workers.append(node.gateway.id)
+        count = int(node.workerinput["workercount"])
+        node.workerinput[KEY] = {"folder": str(self.folder), "workers": count}
+
+    def close(self) -> None:
+        """End the servers and remove the folder."""
+        self._stop.set()
+        self._thread.join(timeout=30)
+        if self._controller is not None:
+            self._controller.destroy()
+        if self._scheduler is not None:
+            self._scheduler.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _serve(self) -> None:
+        while not self._stop.wait(POLL_S):
+            need = read(self.folder / NEED)
+            if need is not None:
+                write(self.folder / ANSWER, self._answer(need))
+                return
+
+    def _answer(self, need: Mapping[str, Any]) -> dict[str, Any]:
+        for row in need["rows"]:
+            gates = [parse_gate(text) for text in row["gates"]]
+            self.conclusion.board.add(Row(**{**row, "gates": gates, "shard": row["shard"] and tuple(row["shard"])}))
+        try:
+            if self.config.getoption("dist", "no") == "each":
+                raise UserError(
+                    "--dist=each runs every item on every worker, so each would be scored several times",
+                    "Use another --dist mode, or none: episodes run concurrently without -n.",
+                )
+            return {
+                "run": str(self.conclusion.run.open(need["evaluations"]).path),
+                "endpoints": self._start(need["model"]),
+            }
+        except ArealEvalError as error:
+            self.conclusion.evaluations.engine_error = error
+            return {"error": str(error.args[0]), "hint": error.hint}
+
+    def _start(self, model: str | None) -> list[dict[str, str]]:
+        from pytest_areal_eval.backends import build_scheduler
+
+        run, settings = self.conclusion.run, self.conclusion.evaluations.settings
+        if settings.get("replay") is not None or model is None:
+            return []
+        self._scheduler = build_scheduler(settings, run.log_dir())
+        self._controller = run.make_controller(model, self._scheduler)
+        self._controller.initialize()
+        return [asdict(endpoint) for endpoint in self._controller.endpoints]
+
+
+class Worker:
+    """A worker's part.
+
+    Args:
+        config: of the worker; has ``workerinput``.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        given: Mapping[str, Any] = getattr(config, "workerinput", {})[KEY]
+        self.folder = Path(given["folder"])
+        self.name = str(getattr(config, "workerinput", {})["workerid"])
+        self.workers = int(given["workers"])
+
+    def ask(self, need: Mapping[str, Any]) -> dict[str, Any]:
+        """Leave the note (the first worker's counts; all say the same) and wait for the owner's answer.
+
+        Raises:
+            EngineStartError: the owner could not start the engine, or did not answer in time.
+        """
+        if not (self.folder / NEED).exists():
+            write(self.folder / NEED, need)
+        end = time.monotonic() + ANSWER_LIMIT_S
+        while time.monotonic() < end:
+            answer = read(self.folder / ANSWER)
+            if answer is not None:
+                if "error" in answer:
+                    raise EngineStartError(answer["error"], hint=answer["hint"])
+                return answer
+            if not self.folder.exists():
+                break
+            time.sleep(POLL_S)
+        raise EngineStartError("pytest's controlling process did not say where the engine is")
+
+    def share(self, concurrency: int | None) -> int | None:
+        """This worker's part of ``--max-concurrency``."""
+        return None if concurrency is None else math.ceil(concurrency / self.workers)
+
+
+def endpoints_of(answer: Mapping[str, Any]) -> list[Endpoint]:
+    """The replicas' addresses in the owner's answer."""
+    return [Endpoint(**endpoint) for endpoint in answer["endpoints"]]
+
+
+def row_to_dict(row: Row) -> dict[str, Any]:
+    """What the owner must know of a row before any result of it."""
+    names = ("key", "name", "file", "n_samples", "n_selected", "n_planned", "n_total", "pass_mark", "shard")
+    return {name: getattr(row, name) for name in names} | {"gates": [str(gate) for gate in row.gates]}
+
+
+def write(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a file whole or not at all; the folder is readable by this user alone, since tokens pass through it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(content), encoding="utf-8")
+    temporary.replace(path)
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """A file's content; None while it is not there."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return found
+
+
+def merge_worker_journals(folder: Path) -> None:
+    """Append the workers' journals to ``episodes.jsonl``; what is read twice after a crash in between counts once."""
+    parts = sorted(folder.glob("episodes.*.jsonl"))
+    with (folder / "episodes.jsonl").open("ab") as whole:
+        for part in parts:
+            content = part.read_bytes()
+            whole.write(content + (b"" if content.endswith(b"\n") or not content else b"\n"))
+    for part in parts:
+        part.unlink()
