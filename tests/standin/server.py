@@ -1,0 +1,464 @@
+"""The stand-in server: SGLang's ``/generate``, OpenAI's chat, ``/health``, scripted faults, and ``/stat`` about itself.
+
+Run as a program it is a replica that a scheduler can start; :func:`in_thread` runs it inside a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as a program, it is started by its path
+
+from standin.faults import Rule, rules_from
+from standin.http11 import Connection, Reply, Request
+from standin.tokens import EOS, ByteTokenizer
+
+DEFAULT_ANSWER = "The answer is \\boxed{42}."
+KEY = re.compile(r"(?:Question|Item|id)\s*:?\s*([\w.-]+)")
+CUDA_MESSAGE = """\
+Traceback (most recent call last):
+  File "scheduler.py", line 2043, in run_scheduler_process
+    self.model_runner = ModelRunner(self.server_args)
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 14.00 GiB. GPU 0 has a total capacity of 23.69 GiB."""
+
+
+@dataclass
+class Load:
+    """What the server saw, for ``/stat``: requests, those in flight over time, aborts."""
+
+    requests: int = 0
+    in_flight: int = 0
+    peak: int = 0
+    aborted: int = 0
+    connections: int = 0
+    steps: list[tuple[float, int]] = field(default_factory=list)
+    prompts: list[str] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """A request starts."""
+        self.requests += 1
+        self._move(+1)
+
+    def end(self) -> None:
+        """It ends."""
+        self._move(-1)
+
+    def _move(self, by: int) -> None:
+        self.in_flight += by
+        self.peak = max(self.peak, self.in_flight)
+        self.steps.append((time.monotonic(), self.in_flight))
+
+    def mean_in_flight(self) -> float:
+        """Weighted by time, over the middle 80 % between the first request and the last."""
+        if len(self.steps) < 2:
+            return 0.0
+        first, last = self.steps[0][0], self.steps[-1][0]
+        low, high = first + 0.1 * (last - first), last - 0.1 * (last - first)
+        area = 0.0
+        for (at, level), (until, _) in itertools.pairwise(self.steps):
+            area += level * max(0.0, min(until, high) - max(at, low))
+        return area / (high - low) if high > low else 0.0
+
+    def report(self) -> dict[str, Any]:
+        """The body of ``/stat``."""
+        return {
+            "n": self.requests,
+            "in_flight": self.in_flight,
+            "peak": self.peak,
+            "mean_in_flight": self.mean_in_flight(),
+            "first": self.steps[0][0] if self.steps else None,
+            "last": self.steps[-1][0] if self.steps else None,
+            "aborted": self.aborted,
+            "connections": self.connections,
+        }
+
+
+class Standin:
+    """One server.
+
+    Args:
+        latency_s: time that an answer takes.
+        answers: texts by key; the key is the prompt itself, what follows "Question" in it, or any part of it.
+        faults: scripted faults, first match wins.
+        nonce: what ``/health`` tells.
+        token: the bearer token that every path but ``/health`` and ``/stat`` demands; "" for none.
+        context_length: prompt and answer together, in tokens.
+        concurrency: what ``/model_info`` recommends.
+        die_after: exit after so many generation requests.
+        ready_after_s: ``/health`` answers 503 before.
+        tokenizer: has ``encode(text)`` and ``decode(ids)``.
+    """
+
+    def __init__(
+        self,
+        *,
+        latency_s: float = 0.0,
+        answers: Mapping[str, str] | None = None,
+        faults: Sequence[Rule] = (),
+        nonce: str = "",
+        token: str = "",
+        context_length: int = 32768,
+        concurrency: int = 64,
+        die_after: int | None = None,
+        ready_after_s: float = 0.0,
+        tokenizer: Any = None,
+    ) -> None:
+        self.latency_s = latency_s
+        self.answers = dict(answers or {})
+        self.faults = list(faults)
+        self.nonce = nonce
+        self.token = token
+        self.context_length = context_length
+        self.concurrency = concurrency
+        self.die_after = die_after
+        self.tokenizer = tokenizer or ByteTokenizer()
+        self.load = Load()
+        self.health_delay_s: float | None = 0.0
+        self._ready_at = time.monotonic() + ready_after_s
+        self._by_rid: dict[str, _Job] = {}
+        self._connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, host: str, port: int) -> int:
+        """Start serving; returns the port."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._connect, host, port, backlog=4096)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def shut(self) -> None:
+        """Close the port and every connection, as a server that was killed does."""
+        if self._server is not None:
+            self._server.close()
+        for connection in tuple(self._connections):
+            connection.drop()
+
+    def _connect(self) -> Connection:
+        connection = Connection(self._handle, self._closed)
+        self._connections.add(connection)
+        self.load.connections += 1
+        return connection
+
+    def _closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        for job in tuple(connection.pending):
+            self.load.aborted += 1
+            job.finish(None)
+
+    def _handle(self, request: Request) -> None:
+        answer = {
+            "/health": self._health,
+            "/stat": lambda r: Reply(self.load.report()),
+            "/reset": self._reset,
+            "/model_info": self._model_info,
+            "/v1/models": self._models,
+            "/abort_request": self._abort,
+        }.get(request.path)
+        if request.path not in ("/health", "/stat", "/reset") and not self._allowed(request):
+            request.connection.send(Reply({"error": "Unauthorized"}, 401))
+        elif answer is not None:
+            reply = answer(request)
+            if reply is not None:
+                request.connection.send(reply)
+        elif request.path in ("/generate", "/v1/chat/completions"):
+            self._generate(request)
+        else:
+            request.connection.send(Reply({"detail": "Not Found"}, 404))
+
+    def _allowed(self, request: Request) -> bool:
+        return not self.token or request.headers.get("authorization") == f"Bearer {self.token}"
+
+    def _health(self, request: Request) -> Reply | None:
+        if self.health_delay_s is None:
+            return None  # a server that hangs
+        if time.monotonic() < self._ready_at:
+            return Reply(b"", 503)
+        return Reply({"status": "ok", "nonce": self.nonce})
+
+    def _reset(self, request: Request) -> Reply:
+        self.load = Load(in_flight=self.load.in_flight)
+        return Reply({})
+
+    def _model_info(self, request: Request) -> Reply:
+        return Reply(
+            {
+                "model_path": "stand-in",
+                "served_model_name": "stand-in",
+                "is_generation": True,
+                "context_length": self.context_length,
+                "max_batch": self.concurrency,
+            }
+        )
+
+    def _models(self, request: Request) -> Reply:
+        model = {"id": "stand-in", "object": "model", "owned_by": "sglang", "max_model_len": self.context_length}
+        return Reply({"object": "list", "data": [model]})
+
+    def _abort(self, request: Request) -> Reply:
+        job = self._by_rid.get(request.json().get("rid", ""))
+        if job is not None:
+            self.load.aborted += 1
+            job.finish(job.shape(job, "", [], {"type": "abort", "message": "Aborted"}))
+        return Reply(b"")
+
+    def _generate(self, request: Request) -> None:
+        body = request.json()
+        shape = _generate_shape if request.path == "/generate" else _chat_shape
+        job = _Job(self, request, body, self._prompt(body), shape)
+        rule = next((r for r in self.faults if r.applies(job.prompt)), None)
+        job.begin(rule)
+        if self.die_after is not None and self.load.requests >= self.die_after:
+            self.die()
+
+    def die(self) -> None:
+        """As a server that crashed: nothing is answered any more."""
+        self.shut()
+
+    def _prompt(self, body: Mapping[str, Any]) -> str:
+        if "messages" in body:
+            return "\n".join(str(m.get("content")) for m in body["messages"])
+        if "input_ids" in body:
+            return str(self.tokenizer.decode(body["input_ids"]))
+        return str(body.get("text", ""))
+
+    def answer(self, prompt: str) -> str:
+        """The text for a prompt: by the whole of it, by its key, by a part of it, else the default."""
+        if not self.answers or prompt in self.answers:
+            return self.answers.get(prompt, DEFAULT_ANSWER)
+        found = KEY.search(prompt)
+        if found is not None and found[1] in self.answers:
+            return self.answers[found[1]]
+        return next((text for key, text in self.answers.items() if key in prompt), DEFAULT_ANSWER)
+
+
+class _Job:
+    """One generation in flight."""
+
+    def __init__(self, server: Standin, request: Request, body: Mapping[str, Any], prompt: str, shape: Any) -> None:
+        self.server, self.body, self.prompt, self.shape = server, body, prompt, shape
+        self.rid = str(body.get("rid") or body.get("request_id") or "")
+        self._connection = request.connection
+        self._timer: asyncio.TimerHandle | None = None
+        self._done = False
+
+    def begin(self, rule: Rule | None) -> None:
+        """Count it and schedule its answer."""
+        self.server.load.begin()
+        self._connection.pending.add(self)
+        if self.rid:
+            self.server._by_rid[self.rid] = self
+        fault = rule.fault if rule is not None else ""
+        if fault == "hang":
+            return
+        delay_s = rule.delay_s if rule is not None and fault == "slow" else self.server.latency_s
+        if delay_s <= 0:
+            self._answer(rule)
+        else:
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._answer, rule)
+
+    def finish(self, reply: Reply | None) -> None:
+        """End it, with an answer or without."""
+        if self._done:
+            return
+        self._done = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._connection.pending.discard(self)
+        self.server._by_rid.pop(self.rid, None)
+        self.server.load.end()
+        if reply is not None:
+            self._connection.send(reply)
+
+    def _answer(self, rule: Rule | None) -> None:
+        fault = rule.fault if rule is not None else ""
+        if rule is not None and fault == "status":
+            headers = {} if rule.retry_after is None else {"Retry-After": f"{rule.retry_after:g}"}
+            self.finish(Reply({"error": {"message": f"scripted {rule.status}"}}, rule.status, headers))
+        elif fault == "drop":
+            self.finish(None)
+            self._connection.drop()
+        elif fault == "malformed":
+            self.finish(Reply(b'{"text": "half a bo'))
+        else:
+            self.finish(self._generated(fault))
+
+    def _generated(self, fault: str) -> Reply:
+        text: str | None = self.server.answer(self.prompt)
+        if fault in ("empty", "null"):
+            text = "" if fault == "empty" or "messages" not in self.body else None
+        if fault == "think":
+            text = "<think>Let me see. It could be 41, or"
+        ids = [*self.server.tokenizer.encode(text or ""), EOS]
+        sampling = self.body.get("sampling_params", self.body)
+        limit = sampling.get("max_new_tokens") or sampling.get("max_tokens") or len(ids)
+        if len(ids) > limit:
+            ids, fault = ids[:limit], "length"
+            text = self.server.tokenizer.decode(ids)
+        reason = (
+            {"type": "length", "length": len(ids)} if fault in ("length", "think") else {"type": "stop", "matched": EOS}
+        )
+        return self.shape(self, text, ids, reason)
+
+
+def _generate_shape(job: _Job, text: str | None, ids: list[int], reason: Mapping[str, Any]) -> Reply:
+    prompt_tokens = len(job.body.get("input_ids") or job.server.tokenizer.encode(job.prompt))
+    meta = {
+        "id": job.rid,
+        "finish_reason": reason,
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": len(ids),
+        "cached_tokens": 0,
+        "weight_version": "default",
+    }
+    return Reply({"text": text, "output_ids": ids, "meta_info": meta})
+
+
+def _chat_shape(job: _Job, text: str | None, ids: list[int], reason: Mapping[str, Any]) -> Reply:
+    prompt_ids = job.server.tokenizer.encode(job.prompt)
+    usage = {
+        "prompt_tokens": len(prompt_ids),
+        "completion_tokens": len(ids),
+        "total_tokens": len(prompt_ids) + len(ids),
+    }
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text, "reasoning_content": None, "tool_calls": None},
+        "logprobs": None,
+        "finish_reason": reason["type"],
+        "matched_stop": reason.get("matched"),
+        "token_ids": ids,
+    }
+    return Reply(
+        {
+            "id": job.rid,
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": job.body.get("model", "stand-in"),
+            "choices": [choice],
+            "prompt_token_ids": prompt_ids,
+            "usage": usage,
+        }
+    )
+
+
+class Running:
+    """A server in a thread of this process."""
+
+    def __init__(self, server: Standin, host: str) -> None:
+        self.server = server
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="stand-in", daemon=True)
+        self._thread.start()
+        self.port = asyncio.run_coroutine_threadsafe(server.listen(host, 0), self._loop).result(10)
+        self.url = f"http://{host}:{self.port}"
+
+    @property
+    def load(self) -> Load:
+        """What it saw."""
+        return self.server.load
+
+    def die(self) -> None:
+        """Stop answering, as if it had been killed."""
+        self._loop.call_soon_threadsafe(self.server.die)
+
+    def revive(self) -> None:
+        """Listen again on the same port."""
+        asyncio.run_coroutine_threadsafe(self.server.listen("127.0.0.1", self.port), self._loop).result(10)
+
+    def stop(self) -> None:
+        """End it."""
+        self._loop.call_soon_threadsafe(self.server.shut)
+        self._loop.call_soon_threadsafe(self._loop.call_soon, self._loop.stop)
+        self._thread.join(5)
+        self._loop.close()
+
+
+@contextlib.contextmanager
+def in_thread(**options: Any) -> Iterator[Running]:
+    """A running server; ``options`` are :class:`Standin`'s."""
+    running = Running(Standin(**options), "127.0.0.1")
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The program."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--nonce", default="")
+    parser.add_argument("--latency-ms", type=float, default=0.0)
+    parser.add_argument("--answers", type=Path, help="JSON object: key to text")
+    parser.add_argument("--faults", type=json.loads, default=[], help="JSON list of rules, see faults.Rule")
+    parser.add_argument("--tokenizer", type=Path, help="a tokenizer.json; bytes otherwise")
+    parser.add_argument("--context-length", type=int, default=32768)
+    parser.add_argument("--concurrency", type=int, default=64)
+    parser.add_argument("--die-after", type=int, help="exit with 9 after so many requests")
+    parser.add_argument("--ready-after", type=float, default=0.0, help="seconds of 503 from /health")
+    parser.add_argument("--exit-at-start", type=int, help="print a CUDA error and exit with this status")
+    options = parser.parse_args(argv)
+    if options.exit_at_start is not None:
+        print(CUDA_MESSAGE, file=sys.stderr, flush=True)
+        sys.exit(options.exit_at_start)
+    asyncio.run(_serve(options))
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    tokenizer = None
+    if options.tokenizer is not None:
+        import tokenizers
+
+        loaded = tokenizers.Tokenizer.from_file(str(options.tokenizer))
+        tokenizer = _Loaded(loaded)
+    server = _Process(
+        latency_s=options.latency_ms / 1000,
+        answers=json.loads(options.answers.read_text()) if options.answers else None,
+        faults=rules_from(options.faults),
+        nonce=options.nonce,
+        token=os.environ.pop("AREAL_EVAL_TOKEN", ""),
+        context_length=options.context_length,
+        concurrency=options.concurrency,
+        die_after=options.die_after,
+        ready_after_s=options.ready_after,
+        tokenizer=tokenizer,
+    )
+    port = await server.listen(options.host, options.port)
+    print(f"stand-in listens on http://{options.host}:{port}", flush=True)
+    await asyncio.Event().wait()
+
+
+class _Process(Standin):
+    def die(self) -> None:
+        print("stand-in: CUDA error: an illegal memory access was encountered", file=sys.stderr, flush=True)
+        os._exit(9)
+
+
+class _Loaded:
+    """A ``tokenizers`` tokenizer with the two methods that the server needs."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._inner.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._inner.decode(list(ids), skip_special_tokens=False))
+
+
+if __name__ == "__main__":
+    main()
