@@ -7,9 +7,7 @@ import pytest
 
 from pytest_areal_eval.rewards.gsm8k import gsm8k_reward_fn, verify_gold
 
-RATIONALE = (
-    "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nAltogether 48+24 = <<48+24=72>>72 clips.\n#### 72"
-)
+RATIONALE = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nAltogether 48+24 = <<48+24=72>>72 clips.\n#### 72"
 
 
 def grade(completion: str, answer: str = RATIONALE) -> float:
