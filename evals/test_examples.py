@@ -5,9 +5,21 @@ import re
 from pytest_areal_eval import evaluation
 
 EASY = [
-    {"id": "apples", "question": "Ada has 12 apples. Ada buys 5 more. How many apples does Ada have now?", "answer": "17"},
-    {"id": "coins", "question": "Ben has 40 coins. Then Ben loses 15. How many coins does Ben have now?", "answer": "25"},
-    {"id": "boxes", "question": "Cara has 4 boxes with 6 keys in each. How many keys are there in total?", "answer": "24"},
+    {
+        "id": "apples",
+        "question": "Ada has 12 apples. Ada buys 5 more. How many apples does Ada have now?",
+        "answer": "17",
+    },
+    {
+        "id": "coins",
+        "question": "Ben has 40 coins. Then Ben loses 15. How many coins does Ben have now?",
+        "answer": "25",
+    },
+    {
+        "id": "boxes",
+        "question": "Cara has 4 boxes with 6 keys in each. How many keys are there in total?",
+        "answer": "24",
+    },
 ]
 BOXED = "\nPlease put your final answer within \\boxed{}."
 

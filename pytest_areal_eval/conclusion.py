@@ -73,7 +73,7 @@ class Conclusion:
             how = "greedy" if sampling.greedy else f"temperature {sampling.temperature:g}, top_p {sampling.top_p:g}"
             lines.append(
                 f"  {group.name}: {len(group.items)} of {len(group.plan.ids)} items x {samples_of(group, settings)}, "
-                f"{how}, at most {sampling.max_new_tokens} new tokens, data {group.plan.dataset.content_hash[:8]}"
+                f"{how}, at most {sampling.max_new_tokens} new tokens, data {group.plan.data.content_hash[:8]}"
             )
         return [printable(line) for line in lines]
 

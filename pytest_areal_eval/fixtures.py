@@ -57,6 +57,7 @@ def controller(
     session, run = pytestconfig.stash[SESSION], pytestconfig.stash[RUN]
     made = run.make_controller(areal_model, scheduler)
     session.launch(made, run.initializer(made))
+    run.describe_model(areal_model)
     try:
         yield made
     finally:

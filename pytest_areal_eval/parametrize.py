@@ -33,7 +33,8 @@ class Plan:
     Attributes:
         spec: the decorator.
         function: the test function.
-        dataset: its records, prepared.
+        data: its records as they were read.
+        dataset: the same, prepared: with prompts and answers.
         ids: an id for each record.
         selected: indices that the limit and the shard leave.
         strict: whether the body's assertions decide.
@@ -43,6 +44,7 @@ class Plan:
 
     spec: EvaluationSpec
     function: Callable[..., Any]
+    data: LoadedDataset
     dataset: LoadedDataset
     ids: Sequence[str]
     selected: Sequence[int]
@@ -79,7 +81,7 @@ class Planner:
     def __init__(self, settings: Settings, invocation_dir: Path) -> None:
         self.settings = settings
         self.invocation_dir = invocation_dir
-        self._datasets: dict[Any, LoadedDataset] = {}
+        self._datasets: dict[Any, tuple[LoadedDataset, LoadedDataset]] = {}
         self._sources: dict[str, str] = dict(settings.get("dataset", []))
 
     def parametrize(self, metafunc: pytest.Metafunc) -> None:
@@ -111,15 +113,15 @@ class Planner:
         from pytest_areal_eval.datasets import item_ids, select
 
         spec = spec_of(marks, function)
-        dataset = self._dataset(spec, function.__name__, file)
+        data, dataset = self._dataset(spec, function.__name__, file)
         ids = item_ids(dataset)
         shard = self.settings.get("shard")
         selected = select(ids, limit=self.settings.get("limit"), shard=shard, seed=self.settings.get("item-seed", 0))
         strict = has_assertions(function) if spec.strict is None else spec.strict
-        return Plan(spec, function, dataset, ids, selected, strict, shard)
+        return Plan(spec, function, data, dataset, ids, selected, strict, shard)
 
-    def _dataset(self, spec: EvaluationSpec, name: str, file: Path) -> LoadedDataset:
-        """The evaluation's records, prepared; ``--dataset NAME=SOURCE`` replaces source, configuration and split."""
+    def _dataset(self, spec: EvaluationSpec, name: str, file: Path) -> tuple[LoadedDataset, LoadedDataset]:
+        """The evaluation's records, as read and prepared; ``--dataset NAME=SOURCE`` replaces source, configuration and split."""
         if name in self._sources:
             spec = dataclasses.replace(spec, dataset=self._sources[name], config=None, split=None)
         base_dir = self.invocation_dir if name in self._sources else file.parent
@@ -131,22 +133,22 @@ class Planner:
         return self._datasets[key]
 
 
-def _load(spec: EvaluationSpec, base_dir: Path, trust_remote_code: bool) -> LoadedDataset:
+def _load(spec: EvaluationSpec, base_dir: Path, trust_remote_code: bool) -> tuple[LoadedDataset, LoadedDataset]:
     from pytest_areal_eval.datasets import load_dataset, prepare, require_columns
 
-    loaded = load_dataset(
+    data = dataset = load_dataset(
         spec.dataset, config=spec.config, split=spec.split, base_dir=base_dir, trust_remote_code=trust_remote_code
     )
     named = {"prompt": spec.prompt, "answer": spec.answer}
     columns = {use: column for use, column in named.items() if isinstance(column, str)}
     if spec.answer is None and _wants(spec.reward_fn, "answer"):
         columns["answer"] = "answer"
-    require_columns(loaded, columns)
+    require_columns(data, columns)
     if _asks_once(spec) or spec.prompt is not None or spec.answer is not None:
-        loaded = prepare(loaded, prompt=spec.prompt, answer=spec.answer)
+        dataset = prepare(data, prompt=spec.prompt, answer=spec.answer)
     if spec.check_gold and spec.reward_fn is not None:
-        _check_golds(spec, loaded)
-    return loaded
+        _check_golds(spec, dataset)
+    return data, dataset
 
 
 def _asks_once(spec: EvaluationSpec) -> bool:

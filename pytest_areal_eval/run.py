@@ -99,7 +99,7 @@ class Run:
         return path
 
     def make_controller(self, model: str | None, scheduler: Scheduler | None) -> RolloutController:
-        """A controller for one checkpoint, wired to the journal; its description goes to ``run.json``."""
+        """A controller for one checkpoint, wired to the journal."""
         from pytest_areal_eval.backends import build_controller
 
         self.open()
@@ -107,8 +107,6 @@ class Run:
         share = self.worker.share if self.worker is not None else None
         made = build_controller(settings, model, scheduler, on_event=self.events.append, share=share)
         made.on_episode = self.record
-        if self.worker is None:
-            self._describe_model(model)
         return made
 
     def initializer(self, controller: RolloutController) -> Callable[[], None]:
@@ -192,7 +190,7 @@ class Run:
         own = f"{function.__module__}.{function.__qualname__}"
         return {
             "node": group.key,
-            "dataset": dataset_identity(group.plan.dataset),
+            "dataset": dataset_identity(group.plan.data),
             "n_selected": len(group.items),
             "n_planned": len(group.plan.selected),
             "n_total": len(group.plan.ids),
@@ -205,8 +203,9 @@ class Run:
             "strict": group.plan.strict,
         }
 
-    def _describe_model(self, model: str | None) -> None:
-        if model is None or self.folder is None:
+    def describe_model(self, model: str | None) -> None:
+        """Add a checkpoint's identity to ``run.json``; reads its files, so better while its servers start."""
+        if model is None or self.folder is None or self.worker is not None:
             return
         from pytest_areal_eval.checkpoint import inspect_checkpoint
         from pytest_areal_eval.journal import checkpoint_fingerprint

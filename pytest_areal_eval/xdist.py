@@ -106,6 +106,7 @@ class Owner:
         self._scheduler = build_scheduler(settings, run.log_dir())
         self._controller = run.make_controller(model, self._scheduler)
         self._controller.initialize()
+        run.describe_model(model)
         return [asdict(endpoint) for endpoint in self._controller.endpoints]
 
 

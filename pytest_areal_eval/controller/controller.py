@@ -10,6 +10,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import Any
 
@@ -92,6 +93,8 @@ class RolloutController:
         )
         try:
             loop.call(run.start(role, server_args, server_infos, self._tokenizer))
+        except CancelledError as error:
+            raise RuntimeError("the controller was destroyed while it started") from error
         except BaseException:
             self.destroy()
             raise

@@ -1,4 +1,4 @@
-"""The engine as one episode sees it.  Every request and answer is kept: no status depends on what the workflow tells."""
+"""The engine as one episode sees it; every request and answer is kept, so no status depends on the workflow's word."""
 
 from __future__ import annotations
 

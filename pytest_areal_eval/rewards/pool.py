@@ -39,7 +39,7 @@ class RewardPool:
     Args:
         workers: number of processes; they start when they are first needed.
         timeout_s: limit of one call, from the start of its work.  Importing the function is not counted.
-        memory_mb: limit of one process's address space (``RLIMIT_AS``); None for no limit.
+        memory_mb: what one process may allocate (``RLIMIT_DATA``); None for no limit.
     """
 
     def __init__(self, workers: int | None = None, timeout_s: float = 15.0, memory_mb: int | None = 4096) -> None:

@@ -41,7 +41,7 @@ class GradingProcess:
     The keeper starts here; that it is ready is awaited by the first call.
 
     Args:
-        memory_mb: limit of a grader's address space; None for no limit.
+        memory_mb: what a grader may allocate; None for no limit.
     """
 
     def __init__(self, memory_mb: int | None) -> None:

@@ -62,7 +62,8 @@ def main(fd: int, memory_mb: int) -> None:
     connection = Connection(fd)
     os.register_at_fork(after_in_child=connection.close)
     if memory_mb:
-        resource.setrlimit(resource.RLIMIT_AS, (memory_mb * _MB, memory_mb * _MB))
+        # Not RLIMIT_AS: that also counts the gigabytes of libraries that a CUDA build of torch maps and never touches.
+        resource.setrlimit(resource.RLIMIT_DATA, (memory_mb * _MB, memory_mb * _MB))
     serve(connection)
 
 

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 _Z95 = 1.959963984540054
 """97.5 % quantile of the standard normal distribution."""
 
+_ROUNDING = 1e-12
+"""Means that differ by less, relative to the larger one, differ by float rounding alone and are equal."""
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -106,7 +109,7 @@ def clustered_mean(clusters: Iterable[Sequence[float]], *, proportion: bool = Fa
     if n > 1:
         residuals = (math.fsum(x - value for x in group) for group in groups)
         spread = math.sqrt(n / (n - 1)) * math.hypot(*residuals) / len(values)
-        se = 0.0 if min(means) == max(means) else spread
+        se = 0.0 if math.isclose(min(means), max(means), rel_tol=_ROUNDING) else spread
     if proportion and (not se or all(mean in (0.0, 1.0) for mean in means)):
         return Estimate(value, se, _wilson(value, n), n, len(values))
     ci = _student_t(value, se, n) if se else None

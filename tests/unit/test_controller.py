@@ -320,7 +320,7 @@ def test_destroy_wakes_whoever_waits() -> None:
 def test_destroy_during_initialize_ends_it() -> None:
     controller = RolloutController(LocalEngine(), tokenizer=lambda: time.sleep(1.0))
     threading.Timer(0.1, controller.destroy).start()
-    with pytest.raises(BaseException):
+    with pytest.raises(RuntimeError, match="was destroyed while it started"):
         controller.initialize()
     assert not [t for t in threading.enumerate() if t.name == "areal-eval"]
 

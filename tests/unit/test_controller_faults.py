@@ -6,6 +6,7 @@ was asked, and the run ends.
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
 import time
@@ -133,7 +134,7 @@ def test_retry_after_is_honoured_without_a_stampede() -> None:
             rollouts = run_rows(controller)
         assert time.monotonic() - started > 0.5
         at = [when for when, _ in server.load.steps]
-        assert max(later - earlier for earlier, later in zip(at, at[1:], strict=False)) > 0.4
+        assert max(later - earlier for earlier, later in itertools.pairwise(at)) > 0.4
         resumed = [level for when, level in server.load.steps if when > at[0] + 0.5]
         assert max(resumed[:8]) <= 8
     assert [r.reward for r in rollouts] == [1.0] * 50
@@ -184,13 +185,12 @@ def test_cancelling_frees_the_servers_slot() -> None:
 def test_a_server_that_dies_after_25_rows_ends_the_run_and_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """C10, D4: infrastructure is never blamed on the model, and waiting for it is bounded."""
     monkeypatch.setattr("pytest_areal_eval.controller.fleet.RECONNECT_S", 0.5)
-    with in_thread(latency_s=0.02, die_after=25) as server:
-        with attached(server, restarts=0) as controller:
-            rollouts = run_rows(controller)
-            assert isinstance(controller.failure, EngineLost)
-            assert "replica/0" in str(controller.failure)
-            late = controller.submit({"q": "too late"}, Ask())
-            assert controller.wait(ids=[late], timeout=5)[0].episodes[0].status is EpisodeStatus.ENGINE_LOST
+    with in_thread(latency_s=0.02, die_after=25) as server, attached(server, restarts=0) as controller:
+        rollouts = run_rows(controller)
+        assert isinstance(controller.failure, EngineLost)
+        assert "replica/0" in str(controller.failure)
+        late = controller.submit({"q": "too late"}, Ask())
+        assert controller.wait(ids=[late], timeout=5)[0].episodes[0].status is EpisodeStatus.ENGINE_LOST
     statuses = [r.episodes[0].status for r in rollouts]
     assert 9 <= statuses.count(EpisodeStatus.SCORED) <= 25
     assert statuses.count(EpisodeStatus.SCORED) + statuses.count(EpisodeStatus.ENGINE_LOST) == 50
@@ -199,22 +199,20 @@ def test_a_server_that_dies_after_25_rows_ends_the_run_and_keeps_them(monkeypatc
 
 def test_a_given_server_that_comes_back_is_used_again_and_nothing_is_lost() -> None:
     """C14: while nothing answers, episodes wait; no attempts and no time of theirs are burned."""
-    with in_thread(latency_s=0.02) as server:
-        with attached(server, episode_timeout_s=1.0) as controller:
-            threading.Timer(0.05, server.die).start()
-            threading.Timer(2.0, server.revive).start()
-            rollouts = run_rows(controller)
+    with in_thread(latency_s=0.02) as server, attached(server, episode_timeout_s=1.0) as controller:
+        threading.Timer(0.05, server.die).start()
+        threading.Timer(2.0, server.revive).start()
+        rollouts = run_rows(controller)
     assert [r.reward for r in rollouts] == [1.0] * 50
     assert max(r.episodes[0].attempts for r in rollouts) <= 3
 
 
 def test_one_of_two_servers_dies_and_its_requests_finish_on_the_other() -> None:
-    with in_thread(latency_s=0.05) as one, in_thread(latency_s=0.05) as two:
-        with attached(one, two) as controller:
-            threading.Timer(0.1, one.die).start()
-            rollouts = run_rows(controller, 200)
-            assert controller.failure is None
-            assert controller.snapshot().replicas_ready == 1
+    with in_thread(latency_s=0.05) as one, in_thread(latency_s=0.05) as two, attached(one, two) as controller:
+        threading.Timer(0.1, one.die).start()
+        rollouts = run_rows(controller, 200)
+        assert controller.failure is None
+        assert controller.snapshot().replicas_ready == 1
     assert [r.reward for r in rollouts] == [1.0] * 200
     assert {r.episodes[0].replica for r in rollouts[-50:]} == {"replica/1"}
 

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_areal_eval.api import EpisodeStatus
@@ -94,6 +94,7 @@ _GATE_LIKE = st.lists(
 ).map("".join)
 
 
+@settings(deadline=None)
 @given(st.text() | _GATE_LIKE)
 @example("reward >= 0.7\x00")
 @example("reward >= \ud800")
@@ -106,6 +107,7 @@ def test_any_text_is_a_gate_or_a_config_error(text: str) -> None:
     assert math.isfinite(gate.threshold)
 
 
+@settings(deadline=None)
 @given(
     st.from_regex(r"[a-z_]{1,8}(@[1-9][0-9]?)?", fullmatch=True),
     st.sampled_from([">=", ">", "<=", "<", "=="]),
@@ -168,6 +170,7 @@ def test_a_value_just_below_the_threshold_is_printed_below_it() -> None:
     assert verdict("reward >= 0.72", summary(581, 226)).message.startswith("reward 0.71995 < 0.72 (")
 
 
+@settings(deadline=None)
 @given(st.integers(0, 400), st.integers(1, 400), st.floats(0, 1), st.sampled_from([">=", ">", "<=", "<", "=="]))
 def test_the_printed_relation_is_true(right: int, wrong: int, threshold: float, op: str) -> None:
     gate = Gate("reward", op, threshold, f"reward {op} {threshold!r}")
@@ -298,6 +301,10 @@ def test_completed_reward_without_completed_answers_fails_and_says_why() -> None
 )
 def test_the_interval_policy_passes_or_fails_only_beyond_the_noise(text: str, outcome: str) -> None:
     assert verdict(text, summary(921, 398), policy="interval").outcome == outcome
+
+
+def test_equality_asks_for_the_point_under_either_policy() -> None:
+    assert verdict("reward == 1", summary(20, 0), policy="interval").outcome == "pass"
 
 
 def test_an_inconclusive_gate_shows_its_interval() -> None:

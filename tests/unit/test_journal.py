@@ -27,6 +27,7 @@ from pytest_areal_eval.journal.record import encode_line, episode_to_dict
 from pytest_areal_eval.journal.writer import journal_path
 
 SCORED = EpisodeStatus.SCORED
+ANY_TEXT = st.lists(st.characters() | st.sampled_from("\ud83d\ude00\x85\u2028\u2029\r\n\0"), max_size=30).map("".join)
 
 
 def episode(item: int | str, index: int = 0, **fields: Any) -> Episode:
@@ -103,13 +104,11 @@ def test_every_byte_prefix_loads_to_a_prefix_of_the_episodes(tmp_path: Path) -> 
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
-@given(st.lists(st.text(st.characters(exclude_categories=()), max_size=30), min_size=1, max_size=5), st.data())
-def test_any_journal_cut_anywhere_and_resumed_keeps_both_parts(
-    tmp_path: Path, texts: list[str], data: st.DataObject
-) -> None:
+@given(st.lists(ANY_TEXT, min_size=1, max_size=5), st.floats(0, 1))
+def test_any_journal_cut_anywhere_and_resumed_keeps_both_parts(tmp_path: Path, texts: list[str], cut_at: float) -> None:
     lines = [encode_line(episode_to_dict(episode(i, completion=text))) for i, text in enumerate(texts)]
     content = b"".join(lines)
-    size = data.draw(st.integers(0, len(content)))
+    size = round(cut_at * len(content))
     path = journal_path(tmp_path)
     path.write_bytes(content[:size])
     before = list(latest_episodes(tmp_path, []).values())
@@ -204,6 +203,31 @@ def test_threads_append_whole_lines(tmp_path: Path) -> None:
             thread.join(30)
         assert journal.written == 400
     assert sorted(keys(tmp_path)) == sorted((str(item), index) for item in range(8) for index in range(50))
+
+
+def test_a_write_that_the_kernel_cuts_short_is_finished_before_another_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_some = os.write
+
+    def write_little(fd: int, data: bytes) -> int:
+        time.sleep(0)
+        return write_some(fd, data[:100])
+
+    monkeypatch.setattr(os, "write", write_little)
+    with Journal.open(tmp_path) as journal:
+
+        def append(item: int) -> None:
+            for index in range(20):
+                journal.append(episode(item, index))
+
+        threads = [threading.Thread(target=append, args=(item,)) for item in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+    problems: list[Problem] = []
+    assert (len(keys(tmp_path, problems)), problems) == (80, [])
 
 
 def test_an_episode_that_is_no_json_does_not_end_the_journal(tmp_path: Path) -> None:

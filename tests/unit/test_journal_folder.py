@@ -228,6 +228,26 @@ def test_a_forked_child_does_not_keep_a_dead_runs_lock(tmp_path: Path) -> None:
         os.kill(int(done.stdout), signal.SIGKILL)
 
 
+def test_a_lock_that_its_holder_removes_meanwhile_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = finished(tmp_path)
+    lock = fcntl.flock
+    opened: list[int] = []
+
+    def remove_then_lock(fd: int, operation: int) -> None:
+        opened.append(fd)
+        if len(opened) == 1:
+            (path / LOCK_NAME).unlink()
+        lock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", remove_then_lock)
+    with RunFolder.open(path):
+        assert len(opened) == 2
+        with pytest.raises(JournalError, match="held by process"):
+            RunFolder.open(path)
+
+
 @pytest.fixture
 def no_file_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system such as Lustre mounted without flock."""

@@ -134,6 +134,11 @@ def keepers() -> list[psutil.Process]:
     return [p for p in psutil.Process().children() if "rewards.keeper" in " ".join(p.cmdline())]
 
 
+def nap_and_tell() -> dict[str, float]:
+    time.sleep(0.3)
+    return pid()
+
+
 def is_gone(process: int, within_s: float = 5.0) -> bool:
     until = time.monotonic() + within_s
     while time.monotonic() < until:
@@ -273,7 +278,7 @@ def test_the_pool_keeps_its_size_after_kills() -> None:
             assert all(
                 isinstance(error, GraderTimeout) for error in await asyncio.gather(*hangs, return_exceptions=True)
             )
-            naps = [pool.score(lambda: (time.sleep(0.3), pid())[1], where=f"[{n}]") for n in range(4)]
+            naps = [pool.score(nap_and_tell, where=f"[{n}]") for n in range(4)]
             return [score.metrics["pid"] for score in await asyncio.gather(*naps)]
 
         assert len(set(asyncio.run(session()))) == 2
@@ -442,7 +447,7 @@ def test_mathematics_is_the_same_in_a_grader_in_a_thread_and_here(pool: RewardPo
         with ThreadPoolExecutor(1) as threads:
             return threads.submit(math_reward_fn, *args, **columns).result()
 
-    arguments = ("", r"\boxed{\frac{63}{400}}", [], [])
+    arguments: tuple[Any, ...] = ("", r"\boxed{\frac{63}{400}}", [], [])
     here = math_reward_fn(*arguments, answer=gold)
     assert here.value == 1.0
     assert grade(pool, math_reward_fn, *arguments, answer=gold) == here

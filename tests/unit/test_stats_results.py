@@ -7,7 +7,7 @@ import json
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_areal_eval.api import Episode, EpisodeStatus, Rollout
@@ -90,6 +90,7 @@ def episode_results(draw: st.DrawFn) -> EpisodeResult:
     )
 
 
+@settings(deadline=None)
 @given(st.text(), st.lists(episode_results(), max_size=4))
 def test_an_item_survives_json(item_id: str, episodes: list[EpisodeResult]) -> None:
     item = ItemResult(item_id, tuple(episodes))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_areal_eval.api import EpisodeStatus
@@ -200,6 +200,8 @@ def test_areals_keys_merge_to_the_mean_of_both_runs() -> None:
     b = as_areal_stats(summary(*[[scored(0.0, metrics={"turns": 2.0})]] * 3))
     assert (a["eval-rollout/reward"], a["eval-rollout/reward__count"]) == (1.0, 1)
     assert (b["eval-rollout/turns"], b["eval-rollout/turns__count"]) == (2.0, 3)
+    with_error = as_areal_stats(summary([scored(output_tokens=8)], [EpisodeResult(S.TIMEOUT)]))
+    assert (with_error["eval-rollout/output_tokens"], with_error["eval-rollout/output_tokens__count"]) == (8.0, 1)
     total = sum(x["eval-rollout/reward"] * x["eval-rollout/reward__count"] for x in (a, b))
     assert total / 4 == 0.25
 
@@ -212,6 +214,7 @@ def any_episode(draw: st.DrawFn) -> EpisodeResult:
     return EpisodeResult(status, reward, answer, output_tokens=draw(st.integers(0, 9)), stop_reason="length")
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(any_episode(), max_size=4), max_size=8))
 def test_requested_is_scored_and_faults_and_errors(groups: list[list[EpisodeResult]]) -> None:
     """C1"""
@@ -227,6 +230,7 @@ def test_requested_is_scored_and_faults_and_errors(groups: list[list[EpisodeResu
     json.dumps(s.to_dict(), allow_nan=False)
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(any_episode(), max_size=3), max_size=6), st.randoms())
 def test_the_order_of_completion_changes_nothing(groups: list[list[EpisodeResult]], rng: Any) -> None:
     rows = items(*groups)

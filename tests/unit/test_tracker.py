@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_areal_eval.stats import ReduceType, StatsTracker, Trackers, tracker
@@ -163,7 +163,12 @@ def test_timings_are_recorded_outside_of_every_scope() -> None:
 
 def test_threads_lose_nothing_while_another_exports() -> None:
     t = StatsTracker()
-    threads = [threading.Thread(target=lambda: [t.scalar(x=1.0) for _ in range(500)]) for _ in range(4)]
+
+    def record() -> None:
+        for _ in range(500):
+            t.scalar(x=1.0)
+
+    threads = [threading.Thread(target=record) for _ in range(4)]
     for thread in threads:
         thread.start()
     seen = 0.0
@@ -192,6 +197,7 @@ _RECORD = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(_RECORD, max_size=6), max_size=4), st.data())
 def test_any_split_over_workers_merges_to_what_one_tracker_records(
     workers: list[list[tuple[str, list[float]]]], data: st.DataObject
@@ -263,6 +269,14 @@ def test_tasks_record_into_the_trackers_of_their_controller() -> None:
     asyncio.run(main())
     assert first.export_all()["eval-rollout/reward"] == 1.0
     assert second.export_all()["eval-rollout/reward"] == 2.0
+
+
+def test_trackers_are_current_only_where_they_are_used() -> None:
+    outer, inner = Trackers(), Trackers()
+    with tracker.use(outer):
+        with tracker.use(inner):
+            assert tracker.current() is inner
+        assert tracker.current() is outer
 
 
 def test_a_plain_script_has_trackers_of_its_own() -> None:

@@ -8,12 +8,14 @@ Invariant: rows 0..n-1 are in use, row i has read all tokens that it was given, 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache
+
+from pytest_areal_eval.engines.hf_server.lean import FAMILY, LeanForward
 
 FIRST_COLUMNS = 256
 PREFILL_TOKENS = 8192
@@ -126,12 +128,17 @@ class SlotCache(Cache):  # type: ignore[misc]
 
 
 class SlotDecoder:
-    """All rows in one forward.  Serves models with full attention whose mask may be given in four dimensions."""
+    """All rows in one forward.  Serves models with full attention whose mask may be given in four dimensions.
 
-    name = "slots"
+    Args:
+        model: for its device and its type of numbers.
+        rows: most rows at once.
+        forward: what :func:`bind` returns, or a faster equivalent.
+        name: which of them, for ``/model_info``.
+    """
 
-    def __init__(self, model: Any, rows: int) -> None:
-        self._forward = bind(model)
+    def __init__(self, model: Any, rows: int, forward: Callable[..., Tensor], name: str = "slots") -> None:
+        self._forward, self.name = forward, name
         self._device, self._dtype = model.device, model.dtype
         self._cache = SlotCache(rows)
         self._prompts: list[tuple[int, ...]] = []
@@ -251,14 +258,22 @@ def pick_decoder(model: Any, rows: int, context_length: int) -> tuple[Decoder, s
     """
     why = _unusual_attention(model.config.get_text_config(), context_length)
     if not why:
-        slots = SlotDecoder(model, rows)
-        why = _disagreement(slots, model)
-        if not why:
-            return slots, ""
+        for name, forward in _forwards(model):
+            slots = SlotDecoder(model, rows, forward, name)
+            why = _disagreement(slots, model)
+            if not why:
+                return slots, ""
     alone = RowDecoder(model)
     if problem := _disagreement(alone, model):
         raise ValueError(f"its logits with a cache differ from those without one ({problem})")
     return alone, why
+
+
+def _forwards(model: Any) -> Iterator[tuple[str, Callable[..., Tensor]]]:
+    """What can run a batch, the fastest first."""
+    if model.config.model_type in FAMILY:
+        yield "lean", LeanForward(model)
+    yield "slots", bind(model)
 
 
 def _unusual_attention(config: Any, context_length: int) -> str:
