@@ -1,4 +1,4 @@
-"""The embedded server against plain ``transformers.generate``: tokens per second, CPU seconds, and equal greedy answers.
+"""The embedded server against plain ``transformers.generate``: tokens per second, CPU seconds, equal greedy answers.
 
 Both sides get the same prompts.  The plain side is ideal: in process, no HTTP, prompts sorted by length, left-padded,
 batches as large as the server's concurrency.  The sides take turns within a round, and a figure is the median of the
@@ -113,7 +113,7 @@ class Server:
         return Run(answers, time.perf_counter() - wall, self._cpu_s() - cpu)
 
     def _cpu_s(self) -> float:
-        times = self.process.cpu_times()
+        times: Any = self.process.cpu_times()
         return float(times.user + times.system)
 
     async def _all(self, prompts: Prompts, concurrency: int, fixed: bool) -> list[list[int]]:
