@@ -130,7 +130,7 @@ class Conclusion:
         summaries = [row.summary() for row in self.board.with_results()]
         try:
             self.run.finish(summaries, [found.to_dict() for found in self.decided], int(session.exitstatus))
-        except ArealEvalError as error:
+        except (ArealEvalError, OSError) as error:
             reporter = self.config.pluginmanager.get_plugin("terminalreporter")
             if reporter is not None:
                 reporter.write_line(f"areal-eval: {error}", red=True)

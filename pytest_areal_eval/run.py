@@ -143,15 +143,23 @@ class Run:
             "events": [{"kind": e.kind, "text": e.text, "at": e.at} for e in self.events if e.kind != "log"],
         }
         try:
-            if self._journal is not None:
-                self._journal.close()
-            if any(self.folder.path.glob("episodes.*.jsonl")):
-                from pytest_areal_eval.xdist import merge_worker_journals
-
-                merge_worker_journals(self.folder.path)
-            self.folder.write_run(self._info)
+            self._close_journal(self.folder.path)
+        except (JournalError, OSError) as error:
+            self._info["status"] = f"the journal is incomplete: {error}"
+            raise
         finally:
-            self.folder.close()
+            try:
+                self.folder.write_run(self._info)
+            finally:
+                self.folder.close()
+
+    def _close_journal(self, folder: Path) -> None:
+        if self._journal is not None:
+            self._journal.close()
+        if any(folder.glob("episodes.*.jsonl")):
+            from pytest_areal_eval.xdist import merge_worker_journals
+
+            merge_worker_journals(folder)
 
     def _name_hint(self) -> str:
         settings = self.evaluations.settings

@@ -118,7 +118,7 @@ class CompletionOrder:
 
     def _stop_for_engine(self, error: ArealEvalError) -> None:
         self.evaluations.engine_error = error
-        self.session.shouldstop = f"areal-eval: {type(error).__name__}: {str(error.args[0]).splitlines()[0]}"
+        self.session.shouldstop = f"areal-eval: {type(error).__name__}"
         raise self.session.Interrupted(self.session.shouldstop)
 
 
