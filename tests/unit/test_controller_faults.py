@@ -157,9 +157,13 @@ def test_equal_replicas_get_equal_shares() -> None:
 
 
 def test_a_retry_goes_to_another_replica() -> None:
-    with in_thread(faults=[Rule(BAD, "status", 500)]) as broken, in_thread() as healthy:
-        with attached(broken, healthy) as controller:
-            _, bad = good_and_bad(run_rows(controller))
+    broken_row = Rule(BAD, "status", 500)
+    with (
+        in_thread(faults=[broken_row]) as broken,
+        in_thread() as healthy,
+        attached(broken, healthy) as controller,
+    ):
+        _, bad = good_and_bad(run_rows(controller))
     assert bad.status is EpisodeStatus.SCORED
     assert bad.attempts <= 2
     assert bad.replica == "replica/1"

@@ -1,0 +1,355 @@
+"""Servers under the local scheduler, and a scripted scheduler for what a real one does rarely."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standin.engine import StandinEngine
+from standin.server import in_thread
+from standin.tokens import ByteTokenizer
+from support.waiting import until
+
+from pytest_areal_eval.api import EpisodeStatus, Rollout
+from pytest_areal_eval.controller import ControllerSettings, Event, RolloutController
+from pytest_areal_eval.controller.instances import as_flags
+from pytest_areal_eval.errors import CannotFit, ConfigError, EngineLost, EngineStartError, SchedulerError
+from pytest_areal_eval.schedulers.base import Address, Capacity, Handle, InstanceSpec, Lost, State, Status
+from pytest_areal_eval.schedulers.local import LocalScheduler
+
+
+class Ask:
+    """One question; the reward is whether the answer says 42."""
+
+    async def arun_episode(self, engine: Any, data: dict[str, Any]) -> float:
+        reply = await engine.chat([{"role": "user", "content": data["q"]}], max_new_tokens=64)
+        return float("42" in reply.text)
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> Iterator[LocalScheduler]:
+    (tmp_path / "locks").mkdir()
+    made = LocalScheduler(log_dir=tmp_path / "logs", gpus=(), lock_dir=tmp_path / "locks")
+    yield made
+    made.close()
+
+
+@contextmanager
+def running(
+    engine: StandinEngine, scheduler: Any, on_event: Callable[[Event], None] | None = None, **settings: Any
+) -> Iterator[RolloutController]:
+    chosen = {"max_concurrency": 16, "backoff_s": 0.02, "health_interval_s": 0.2, "episode_timeout_s": 20.0}
+    controller = RolloutController(
+        engine,
+        scheduler,
+        settings=ControllerSettings(**{**chosen, **settings}),
+        tokenizer=ByteTokenizer(),
+        on_event=on_event,
+    )
+    with controller:
+        controller.initialize("role")
+        yield controller
+
+
+def run_rows(controller: RolloutController, count: int = 50) -> list[Rollout]:
+    return controller.rollout_batch([{"q": f"Question {i}."} for i in range(count)], Ask())
+
+
+def server_pids(log_dir: Path) -> list[int]:
+    found = subprocess.run(["pgrep", "-f", "standin/server.py"], capture_output=True, text=True, check=False)
+    mine = []
+    for pid in map(int, found.stdout.split()):
+        try:
+            if str(log_dir) in os.readlink(f"/proc/{pid}/fd/1") and b"supervise" not in _argv(pid):
+                mine.append(pid)
+        except OSError:
+            continue
+    return mine
+
+
+def _argv(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+# With the local scheduler
+
+
+def test_servers_come_up_answer_and_are_gone_afterwards(scheduler: LocalScheduler, tmp_path: Path) -> None:
+    with running(StandinEngine(replicas=2), scheduler) as controller:
+        rollouts = run_rows(controller)
+        until(lambda: controller.snapshot().replicas_ready == 2, "both replicas")
+        run_rows(controller)
+        assert len(server_pids(tmp_path)) == 2
+    assert {r.reward for r in rollouts} == {1.0}
+    assert server_pids(tmp_path) == []
+
+
+def test_the_first_ready_replica_starts_the_run(scheduler: LocalScheduler) -> None:
+    engine = StandinEngine(replicas=2, only={1: ["--ready-after", "30"]})
+    started = time.monotonic()
+    with running(engine, scheduler) as controller:
+        assert {r.reward for r in run_rows(controller)} == {1.0}
+        snapshot = controller.snapshot()
+        assert (snapshot.replicas_ready, snapshot.replicas_total) == (1, 2)
+    assert time.monotonic() - started < 15
+
+
+def test_every_request_carries_the_sessions_token_and_nobody_else_has_it(scheduler: LocalScheduler) -> None:
+    tokens: list[str] = []
+
+    class Watched(StandinEngine):
+        def launch(self, name: str, token: str) -> Any:
+            tokens.append(token)
+            return super().launch(name, token)
+
+    for _ in range(2):
+        with running(Watched(), scheduler) as controller:
+            assert run_rows(controller, 3)[0].reward == 1.0
+    assert len(set(tokens)) == 2
+    assert all(len(token) >= 40 for token in tokens)
+
+
+def test_a_server_that_exits_at_start_is_reported_once_with_all_that_helps(scheduler: LocalScheduler) -> None:
+    """The command, the exit code, the log's path and its end; the same quick exit twice ends the attempts."""
+    events: list[Event] = []
+    started = time.monotonic()
+    with (
+        pytest.raises(EngineStartError) as caught,
+        running(StandinEngine(arguments=["--exit-at-start", "3"]), scheduler, events.append, restarts=5),
+    ):
+        pass
+    message = str(caught.value)
+    assert "exited with code 3" in message
+    assert "--exit-at-start 3" in message
+    assert "{port}" not in message
+    assert "torch.OutOfMemoryError: CUDA out of memory" in message
+    assert "role_0.2.log" in message
+    assert [e.kind for e in events].count("restart") == 1
+    assert time.monotonic() - started < 15
+
+
+def test_a_server_that_never_gets_ready_fails_the_start(scheduler: LocalScheduler, tmp_path: Path) -> None:
+    engine = StandinEngine(arguments=["--ready-after", "60"])
+    with (
+        pytest.raises(EngineStartError, match=r"not ready within 1 s: .*answers 503"),
+        running(engine, scheduler, start_timeout_s=1.0, restarts=0),
+    ):
+        pass
+    assert server_pids(tmp_path) == []
+
+
+def test_a_killed_server_is_started_again_and_nothing_is_lost(scheduler: LocalScheduler, tmp_path: Path) -> None:
+    events: list[Event] = []
+    with running(StandinEngine(arguments=["--latency-ms", "50"]), scheduler, events.append) as controller:
+        threading.Timer(0.2, lambda: os.kill(server_pids(tmp_path)[0], signal.SIGKILL)).start()
+        rollouts = run_rows(controller, 200)
+        assert controller.failure is None
+        assert controller.snapshot().replicas_lost == 1
+    assert {r.reward for r in rollouts} == {1.0}
+    assert "restart" in [e.kind for e in events]
+    assert len(server_pids(tmp_path)) == 0
+
+
+def test_a_hanging_server_is_lost_after_three_checks_and_its_requests_go_elsewhere(
+    scheduler: LocalScheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_areal_eval.controller.probe.PROBE_LIMIT_S", 0.3)
+    monkeypatch.setattr("pytest_areal_eval.controller.instances.STOP_GRACE_S", 0.3)  # a stopped process sees no TERM
+    events: list[Event] = []
+    with running(StandinEngine(2, ["--latency-ms", "50"]), scheduler, events.append, restarts=0) as controller:
+        until(lambda: controller.snapshot().replicas_ready == 2, "both replicas")
+        threading.Timer(0.2, lambda: os.kill(server_pids(tmp_path)[0], signal.SIGSTOP)).start()
+        rollouts = run_rows(controller, 300)
+        assert controller.failure is None
+    assert {r.reward for r in rollouts} == {1.0}
+    assert any("gave no answer" in e.text for e in events if e.kind == "lost")
+
+
+def test_a_server_that_keeps_dying_spends_its_restarts_and_what_finished_is_kept(scheduler: LocalScheduler) -> None:
+    """C14: the same crash is not restarted for ever."""
+    engine = StandinEngine(arguments=["--latency-ms", "20", "--die-after", "40"])
+    started = time.monotonic()
+    with running(engine, scheduler) as controller:
+        rollouts = run_rows(controller, 200)
+        failure = controller.failure
+    assert isinstance(failure, EngineLost)
+    assert "exited with code 9" in str(failure)
+    assert "illegal memory access" in str(failure)
+    statuses = [r.episodes[0].status for r in rollouts]
+    assert 40 <= statuses.count(EpisodeStatus.SCORED) <= 80
+    assert statuses.count(EpisodeStatus.SCORED) + statuses.count(EpisodeStatus.ENGINE_LOST) == 200
+    assert time.monotonic() - started < 30
+
+
+def test_an_interrupted_start_leaves_nothing_behind(scheduler: LocalScheduler, tmp_path: Path) -> None:
+    controller = RolloutController(StandinEngine(arguments=["--ready-after", "60"]), scheduler)
+    threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        controller.initialize()
+    assert server_pids(tmp_path) == []
+    assert not [t for t in threading.enumerate() if t.name == "areal-eval"]
+
+
+def test_a_stranger_on_the_port_is_not_ready(tmp_path: Path) -> None:
+    with in_thread(nonce="somebody-else") as stranger:
+        scripted = Scripted([[_up(stranger.port)]])
+        with (
+            pytest.raises(EngineStartError, match="is answered by another program"),
+            running(StandinEngine(), scripted, start_timeout_s=0.5, restarts=0),
+        ):
+            pass
+
+
+def test_an_engine_with_servers_needs_a_scheduler() -> None:
+    with pytest.raises(ConfigError, match="there is no scheduler"):
+        RolloutController(StandinEngine()).initialize()
+
+
+# With a scripted scheduler
+
+
+class Scripted:
+    """A scheduler whose instances go through given states, one a poll; the last one stays."""
+
+    name = "scripted"
+
+    def __init__(self, lives: Sequence[Sequence[Status | Exception]]) -> None:
+        self._lives = [list(life) for life in lives]
+        self._by_handle: dict[Handle, list[Status | Exception]] = {}
+        self.started: list[InstanceSpec] = []
+        self.stopped: list[Handle] = []
+
+    def capacity(self) -> Capacity:
+        return Capacity(())
+
+    def start(self, spec: InstanceSpec, exclude: Collection[str] = ()) -> Handle:
+        if not self._lives:
+            raise CannotFit(f"{spec.name} wants 8 GPUs; there are 2")
+        handle = Handle(spec.name, len(self.started) + 1, "4312")
+        self.started.append(spec)
+        self._by_handle[handle] = self._lives.pop(0)
+        return handle
+
+    def poll(self, handles: Sequence[Handle]) -> dict[Handle, Status]:
+        found = {}
+        for handle in handles:
+            life = self._by_handle[handle]
+            now = life.pop(0) if len(life) > 1 else life[0]
+            if isinstance(now, Exception):
+                raise now
+            found[handle] = now
+        return found
+
+    def stop(self, handles: Sequence[Handle], grace_s: float = 10.0) -> None:
+        self.stopped += handles
+
+    def log_tail(self, handle: Handle, lines: int = 50) -> str:
+        return "slurmstepd: error: Detected 1 oom_kill event"
+
+    def log_path(self, handle: Handle) -> str:
+        return "/logs/role_0.log"
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+def _up(port: int, nonce: str = "n") -> Status:
+    return Status(State.UP, address=Address("127.0.0.1", port, nonce, "/logs/role_0.log"))
+
+
+def _gone(**known: Any) -> Status:
+    return Status(State.GONE, **known)
+
+
+def test_what_a_waiting_instance_waits_for_is_told() -> None:
+    events: list[Event] = []
+    waiting = Status(State.WAITING, "4312 PENDING Resources")
+    with in_thread(nonce="n") as server:
+        scripted = Scripted([[waiting, waiting, _up(server.port)]])
+        with running(StandinEngine(), scripted, events.append) as controller:
+            assert run_rows(controller, 3)[0].reward == 1.0
+    assert [e.text for e in events if e.kind == "waiting"] == ["role/0 waits (waiting): 4312 PENDING Resources"]
+    assert scripted.stopped
+
+
+def test_waiting_in_the_queue_has_a_limit_of_its_own() -> None:
+    scripted = Scripted([[Status(State.WAITING, "PENDING Priority")]])
+    with (
+        pytest.raises(EngineStartError, match=r"still waiting after 0\.3 s: PENDING Priority"),
+        running(StandinEngine(), scripted, queue_timeout_s=0.3, restarts=0),
+    ):
+        pass
+    assert len(scripted.stopped) >= 1
+
+
+def test_an_instance_that_can_never_start_is_not_tried_again() -> None:
+    never = Status(State.WAITING, "PartitionNodeLimit", never=True)
+    scripted = Scripted([[never]])
+    with (
+        pytest.raises(EngineStartError, match="can never start: PartitionNodeLimit"),
+        running(StandinEngine(), scripted, restarts=5),
+    ):
+        pass
+    assert len(scripted.started) == 1
+
+
+def test_what_cannot_fit_is_raised_as_it_is() -> None:
+    with pytest.raises(CannotFit, match="wants 8 GPUs"), running(StandinEngine(), Scripted([])):
+        pass
+
+
+def test_how_an_instance_was_lost_is_told() -> None:
+    scripted = Scripted([[_gone(lost=Lost.OOM, exit_code=-9, reason="oom-kill event in step 4312.0")]])
+    with (
+        pytest.raises(EngineStartError, match=r"exited with code -9; out of memory: oom-kill event") as caught,
+        running(StandinEngine(), scripted, restarts=0),
+    ):
+        pass
+    assert "log: /logs/role_0.log" in str(caught.value)
+    assert "Detected 1 oom_kill event" in str(caught.value)
+
+
+def test_a_scheduler_that_stops_answering_does_not_end_a_run_that_goes_well() -> None:
+    events: list[Event] = []
+    with in_thread(nonce="n", latency_s=0.02) as server:
+        scripted = Scripted([[_up(server.port), SchedulerError("slurmctld does not answer")]])
+        with running(StandinEngine(), scripted, events.append) as controller:
+            for _ in range(8):
+                assert {r.reward for r in run_rows(controller, 100)} == {1.0}
+            assert controller.failure is None
+    assert any(e.kind == "warning" and "slurmctld" in e.text for e in events)
+
+
+def test_a_scheduler_that_never_answers_fails_the_start() -> None:
+    scripted = Scripted([[SchedulerError("slurmctld does not answer")]])
+    with pytest.raises(SchedulerError, match="slurmctld does not answer"), running(StandinEngine(), scripted):
+        pass
+
+
+def test_a_listener_of_events_that_raises_stops_the_run() -> None:
+    def broken(event: Event) -> None:
+        raise OSError("terminal is gone")
+
+    with in_thread(nonce="n") as server, running(StandinEngine(), Scripted([[_up(server.port)]]), broken) as controller:
+        assert "terminal is gone" in str(controller.failure)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flags"),
+    [
+        ({}, ()),
+        ({"tp_size": 2, "seed": None}, ("--tp-size", "2")),
+        ({"enable_metrics": True, "disable_radix_cache": False}, ("--enable-metrics",)),
+        ({"cuda_graph_bs": [1, 2]}, ("--cuda-graph-bs", "1", "2")),
+    ],
+)
+def test_server_arguments_become_flags(arguments: Mapping[str, Any], flags: tuple[str, ...]) -> None:
+    assert as_flags(arguments) == flags
