@@ -60,6 +60,15 @@ def exact_match_reward_fn(
     return Score(float(bool(given) and given in golds), {}, given or None, " | ".join(golds))
 
 
+def verify_letter(answer: Any) -> str | None:
+    """Why no choice could be right for this gold answer; None if one can."""
+    try:
+        _gold_letter(answer)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def _gold_letter(answer: Any) -> str:
     if isinstance(answer, int) and 0 <= answer < len(_LETTERS):
         return _LETTERS[answer]

@@ -35,15 +35,19 @@ def gsm8k_reward_fn(
         completion_ids: not read.
         answer: the number, or the whole solution that ends in ``#### number``.
         kwargs: further columns; not read.
+
+    Raises:
+        ValueError: ``answer`` has no number, so that no completion could be right.
     """
-    gold_text = _gold(answer)
-    gold = _parse_marked(gold_text)
+    gold = _parse_marked(_gold(answer))
+    if not gold:
+        raise ValueError(f"the gold answer {_gold(answer)[:80]!r} has no number")
     text = _PERCENT.sub("", tidy(final_text(str(completions))))
     found = find_answer(text)
     predicted = _parse_found(found) if found else []
     if not predicted:
         predicted = parse(without_currency(text))
-    return Score(float(same(gold, predicted)), {}, shown(predicted, None), shown(gold, gold_text))
+    return Score(float(same(gold, predicted)), {}, shown(predicted), shown(gold))
 
 
 def verify_gold(answer: Any) -> str | None:

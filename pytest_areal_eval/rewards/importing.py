@@ -13,6 +13,7 @@ import pickle
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -127,7 +128,7 @@ def _import_module(name: str, file: str) -> ModuleType | None:
 
 def _owner(fn: Any) -> Any:
     """Whose module must be importable where ``fn`` is unpickled."""
-    inner = getattr(fn, "func", fn)  # functools.partial
+    inner = fn.func if isinstance(fn, partial) else fn
     bound = getattr(inner, "__self__", None)
     if bound is not None and not isinstance(bound, ModuleType):
         return bound if isinstance(bound, type) else type(bound)

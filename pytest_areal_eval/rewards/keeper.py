@@ -29,6 +29,7 @@ def main(control_fd: int, memory_mb: int) -> None:
     with socket.socket(fileno=control_fd) as control, contextlib.suppress(BrokenPipeError, ConnectionResetError):
         while (code := _keep_one(control, memory_mb)) is not None:
             control.send(str(code).encode())
+    os._exit(0)  # 60 ms sooner than an interpreter with mathematics in it
 
 
 def _keep_one(control: socket.socket, memory_mb: int) -> int | None:

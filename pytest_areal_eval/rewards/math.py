@@ -15,6 +15,7 @@ from pytest_areal_eval.rewards.answers import Found, final_text, find_answer, la
 PRECISION = 6
 """Decimals to which numbers are compared, as in AReaL."""
 
+_SHOWN = 200
 _DELIMITERS = re.compile(r"\$|\\\(|\\\[|\\boxed")
 _ARITHMETIC = re.compile(r"[\d\s.,+\-*/^()%]+")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]+")
@@ -35,22 +36,27 @@ def math_reward_fn(
         completion_ids: not read.
         answer: LaTeX, plain arithmetic, or a solution whose last ``\\boxed{}`` is the answer.
         kwargs: further columns; not read.
+
+    Raises:
+        ValueError: ``answer`` cannot be parsed, so that no completion could be right.
     """
     box = last_box(str(answer))
     gold = parse_answer(box[1] if box else str(answer))
-    found, predicted = read_completion(str(completions))
-    return Score(float(same(gold, predicted)), {}, shown(predicted, found), shown(gold, str(answer).strip()))
+    if not gold:
+        raise ValueError(f"the gold answer {str(answer)[:80]!r} is no mathematics")
+    predicted = read_completion(str(completions))
+    return Score(float(same(gold, predicted)), {}, shown(predicted), shown(gold))
 
 
-def read_completion(completion: str) -> tuple[str | None, list[Any]]:
-    """The answer's text where it is marked, and what math-verify makes of the answer."""
+def read_completion(completion: str) -> list[Any]:
+    """What math-verify makes of the completion's last answer; empty where there is none."""
     text = tidy(final_text(completion))
     found = find_answer(text)
     if found is not None and (parsed := parse_found(found)):
-        return found.text, parsed
+        return parsed
     if "\n" not in text and not _LONG_WORD.search(text):
-        return text or None, parse_answer(text)
-    return None, parse(without_currency(text))
+        return parse_answer(text) if text else []
+    return parse(without_currency(text))
 
 
 def parse_found(found: Found) -> list[Any]:
@@ -93,11 +99,13 @@ def same(gold: list[Any], predicted: list[Any]) -> bool:
     return bool(math_verify.verify(gold, predicted, float_rounding=PRECISION, timeout_seconds=None))
 
 
-def shown(parsed: list[Any], text: str | None) -> str | None:
-    """An answer as reports and votes name it: a number in its shortest form, else its text."""
+def shown(parsed: list[Any]) -> str | None:
+    """An answer as reports and votes name it: a number in its shortest form, else the text that was parsed."""
     value: Any = parsed[0] if parsed else None
-    if getattr(value, "is_Integer", False) or getattr(value, "is_Float", False):
-        return f"{float(value):.12g}" if abs(value) < 1e15 else str(value)
-    if parsed and isinstance(parsed[-1], str):
-        return text if text is not None and len(text) <= 200 else parsed[-1]
-    return text
+    if getattr(value, "is_Rational", False):
+        text = str(value)
+    elif getattr(value, "is_Float", False):
+        text = f"{float(value):.12g}"
+    else:
+        text = str(parsed[-1]) if parsed and isinstance(parsed[-1], str) else ""
+    return text[:_SHOWN] or None

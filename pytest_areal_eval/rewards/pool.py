@@ -17,7 +17,7 @@ from types import FunctionType, TracebackType
 from typing import Any
 
 from pytest_areal_eval.api import Score
-from pytest_areal_eval.errors import GraderError
+from pytest_areal_eval.errors import ConfigError, GraderError
 from pytest_areal_eval.rewards.importing import FunctionRef, dump, refer_to
 from pytest_areal_eval.rewards.process import GradingProcess
 from pytest_areal_eval.rewards.worker import Call
@@ -40,10 +40,16 @@ class RewardPool:
         workers: number of processes; they start when they are first needed.
         timeout_s: limit of one call, from the start of its work.  Importing the function is not counted.
         memory_mb: what one process may allocate (``RLIMIT_DATA``); None for no limit.
+
+    Raises:
+        ConfigError: there would be no worker or no time.
     """
 
     def __init__(self, workers: int | None = None, timeout_s: float = 15.0, memory_mb: int | None = 4096) -> None:
         self.workers = default_workers() if workers is None else workers
+        if self.workers < 1 or timeout_s <= 0:
+            what = f"{self.workers} workers" if self.workers < 1 else f"a time limit of {timeout_s:g} s"
+            raise ConfigError(f"a reward pool cannot have {what}", "Give at least one worker and more than 0 s.")
         self.timeout_s = timeout_s
         self.memory_mb = memory_mb
         self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="reward")
@@ -115,7 +121,7 @@ class RewardPool:
         atexit.unregister(self.close)
         self._threads.shutdown(wait=False, cancel_futures=True)
         for process in processes:
-            process.kill()
+            process.hang_up()
         self._threads.shutdown()
         for process in processes:
             process.close()

@@ -90,11 +90,15 @@ class GradingProcess:
         value, metrics, extracted, gold = answer["score"]
         return Score(value, metrics, extracted, gold)
 
-    def kill(self) -> None:
-        """End the keeper and all below it.  May be called from any thread, more than once."""
+    def hang_up(self) -> None:
+        """Have the keeper kill all below it and leave, without waiting for it.  May be called from any thread."""
         self._lost = True
         with contextlib.suppress(OSError):  # closed already
             self._control.shutdown(socket.SHUT_RDWR)
+
+    def kill(self) -> None:
+        """End the keeper and all below it.  May be called from any thread, more than once."""
+        self.hang_up()
         try:
             self._keeper.wait(_END_LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -145,7 +149,7 @@ class GradingProcess:
                 self._end()
                 raise self._late(request, late)
             answer: dict[str, Any] = json.loads(self._grader.recv_bytes())
-        except (OSError, EOFError):
+        except (OSError, EOFError, ValueError):  # the last: the user's code wrote to our socket
             raise self._death(named, self._end(_EXIT_GRACE_S)) from None
         if "refused" in answer:
             raise GraderError(answer["refused"], answer["hint"])

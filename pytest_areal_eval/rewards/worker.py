@@ -26,7 +26,8 @@ from pytest_areal_eval.rewards.importing import FunctionRef
 from pytest_areal_eval.rewards.values import as_score
 
 _MB = 1 << 20
-_TRACEBACK_LINES = 12
+_FRAMES = 12
+_MESSAGE = 2000
 
 
 @dataclass(frozen=True)
@@ -101,8 +102,8 @@ def describe(error: BaseException) -> dict[str, Any]:
     frames = traceback.extract_tb(error.__traceback__)
     ours = {__file__, inspect.getfile(FunctionRef)}
     users = [frame for frame in frames if frame.filename not in ours and "importlib" not in frame.filename]
-    lines = "".join(traceback.format_list(users[-_TRACEBACK_LINES:])).rstrip()
-    text = "".join(traceback.format_exception_only(error)).strip()
+    lines = "".join(traceback.format_list(users[-_FRAMES:])).rstrip()
+    text = "".join(traceback.format_exception_only(error)).strip()[:_MESSAGE]
     return {"raised": text, "traceback": f"{lines}\n{text}".lstrip(), "memory": isinstance(error, MemoryError)}
 
 
