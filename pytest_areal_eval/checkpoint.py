@@ -87,14 +87,6 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False, need_template:
     return tokenizer
 
 
-def stop_token_ids(checkpoint: Checkpoint) -> list[int]:
-    """The ids that end an answer by the checkpoint's own generation_config.json."""
-    found = checkpoint.generation_defaults.get("eos_token_id")
-    if found is None:
-        return []
-    return [int(i) for i in found] if isinstance(found, list) else [int(found)]
-
-
 def _looks_like_hub_name(path: str) -> bool:
     parts = path.split("/")
     return len(parts) == 2 and all(parts) and not path.startswith((".", "~"))

@@ -15,9 +15,10 @@ from pytest_areal_eval.report.gates import Decided, decide_gates, gates_for
 from pytest_areal_eval.report.live import LiveLine
 from pytest_areal_eval.report.scoreboard import Row, Scoreboard
 from pytest_areal_eval.report.text import printable
+from pytest_areal_eval.resolution import samples_of, sampling_of
 from pytest_areal_eval.run import Run
 from pytest_areal_eval.runloop import CompletionOrder, completion_order_is_possible
-from pytest_areal_eval.session import EvaluationSession, Group, membership, samples_of, sampling_of
+from pytest_areal_eval.session import EvaluationSession, Group, membership
 from pytest_areal_eval.stats import Gate, parse_gate, split_gate_option
 from pytest_areal_eval.xdist import Owner
 

@@ -121,7 +121,7 @@ class Planner:
         return Plan(spec, function, data, dataset, ids, selected, strict, shard)
 
     def _dataset(self, spec: EvaluationSpec, name: str, file: Path) -> tuple[LoadedDataset, LoadedDataset]:
-        """The evaluation's records, as read and prepared; ``--dataset NAME=SOURCE`` replaces source, configuration and split."""
+        """An evaluation's records, as read and as prepared; ``--dataset NAME=SOURCE`` replaces where they come from."""
         if name in self._sources:
             spec = dataclasses.replace(spec, dataset=self._sources[name], config=None, split=None)
         base_dir = self.invocation_dir if name in self._sources else file.parent

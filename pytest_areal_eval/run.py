@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_areal_eval.errors import ConfigError, JournalError
-from pytest_areal_eval.session import EvaluationSession, samples_of, sampling_of
+from pytest_areal_eval.resolution import samples_of, sampling_of
+from pytest_areal_eval.session import EvaluationSession
 
 if TYPE_CHECKING:
     from pytest_areal_eval.api import Episode

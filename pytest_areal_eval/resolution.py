@@ -1,0 +1,84 @@
+"""What a group's episodes are run with: how many, how they sample, the template's arguments, the workflow."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pytest_areal_eval.api import GenerationHyperparameters
+from pytest_areal_eval.decorator import SAMPLING
+from pytest_areal_eval.options import Settings
+
+if TYPE_CHECKING:
+    from pytest_areal_eval.session import Group
+
+
+def samples_of(group: Group, settings: Settings) -> int:
+    """Episodes for each item of a group."""
+    return int(settings.resolve("n-samples", group.params.get("n_samples", group.plan.spec.n_samples), 1))
+
+
+def sampling_of(group: Group, settings: Settings) -> GenerationHyperparameters:
+    """A group's generation settings: command line, else ``parametrize``, else decorator, else ini, else a default.
+
+    With one episode an item the default is greedy; with several it is temperature 1, since equal answers tell nothing.
+    """
+    said: dict[str, Any] = dict(group.plan.spec.sampling)
+    said |= {name: value for name, value in group.params.items() if name in SAMPLING}
+    for name in ("temperature", "top-p", "top-k", "max-new-tokens", "greedy"):
+        key = name.replace("-", "_")
+        said[key] = settings.resolve(name, said.get(key), None)
+    said = {name: list(v) if isinstance(v, tuple) else v for name, v in said.items() if v is not None}
+    if "temperature" not in said and "greedy" not in said:
+        said["greedy"] = samples_of(group, settings) == 1
+    if "temperature" in settings.given and "greedy" not in settings.given:
+        said["greedy"] = False
+    if said.get("greedy") or said.get("temperature") == 0:
+        said |= {"greedy": True, "temperature": 0.0}
+    return GenerationHyperparameters(**said)
+
+
+def template_of(group: Group) -> dict[str, Any]:
+    """A group's chat template arguments."""
+    thinking = group.params.get("enable_thinking", group.plan.spec.enable_thinking)
+    return dict(group.plan.spec.template_kwargs) | ({} if thinking is None else {"enable_thinking": thinking})
+
+
+def build_workflow(group: Group, controller: Any, settings: Settings, arguments: Mapping[str, Any]) -> Any:
+    """The workflow that a group's episodes run."""
+    from pytest_areal_eval.workflows.base import resolve_workflow
+    from pytest_areal_eval.workflows.testbody import TestBodyWorkflow
+
+    plan, spec = group.plan, group.plan.spec
+    if plan.is_async:
+        shared = {name: arguments[name] for name in group.extra_arguments} | dict(group.params)
+        return TestBodyWorkflow(group.items[0].obj, shared, strict=plan.strict)
+    kwargs = dict(spec.workflow_kwargs)
+    known = {
+        "reward_fn": spec.reward_fn,
+        "gconfig": sampling_of(group, settings),
+        "tokenizer": controller.tokenizer,
+        "enable_thinking": group.params.get("enable_thinking", spec.enable_thinking),
+        "template_kwargs": spec.template_kwargs or None,
+        "reward_timeout_s": settings.resolve("reward-timeout", spec.reward_timeout, 15.0),
+        "reward_range": spec.reward_range,
+    }
+    if spec.workflow is None:
+        from pytest_areal_eval.workflows.rlvr import RLVRWorkflow
+
+        return RLVRWorkflow(**{k: v for k, v in known.items() if v is not None} | kwargs)
+    return resolve_workflow(spec.workflow, {**_accepted(spec.workflow, known), **kwargs})
+
+
+def _accepted(workflow: Any, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of our settings that a workflow's constructor has parameters for; so AReaL's classes need no kwargs."""
+    from pytest_areal_eval.rewards.importing import import_from_string
+
+    try:
+        found = import_from_string(workflow) if isinstance(workflow, str) else workflow
+        parameters = inspect.signature(found).parameters if inspect.isclass(found) else {}
+    except (ImportError, AttributeError, ValueError, TypeError):
+        return {}  # resolve_workflow reports it
+    given = {"reward_fn", "gconfig", "tokenizer", "enable_thinking"}
+    return {name: value for name, value in known.items() if name in given & set(parameters) and value is not None}
