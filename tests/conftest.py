@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,23 +36,49 @@ def controller(pytestconfig):
 SUITE = """
 from pytest_areal_eval import evaluation
 
-def grade(prompt, completions, prompt_ids, completion_ids, answer, **columns):
-    return float(completions == str(answer))
-
 ROWS = [{{"id": f"g{{n}}", "question": f"q{{n}}", "answer": f"a{{n}}"}} for n in range({rows})]
 
-@evaluation(ROWS, reward_fn=grade{more})
+@evaluation(ROWS, workflow="support.ask.Ask"{more})
 def test_gsm(rollout):
     pass
 """
 
 
+OTHER_PLUGINS = (
+    "anyio",
+    "asyncio",
+    "cov",
+    "html",
+    "html_fixtures",
+    "hypothesispytest",
+    "metadata",
+    "randomly",
+    "rerunfailures",
+    "pytest-split",
+    "timeout",
+)
+"""What a suite does without unless it names them; loading all takes a second a run."""
+
+WARM = ("conclusion", "controller", "journal", "report.table", "stats", "workflows.rlvr", "workflows.testbody")
+"""Modules imported once for all suites: pytester forgets what was imported during a run."""
+
+
+@pytest.fixture(scope="session")
+def warm() -> None:
+    """Import what every suite imports."""
+    for name in WARM:
+        importlib.import_module(f"pytest_areal_eval.{name}")
+    importlib.import_module("rich.table")
+    importlib.import_module("scipy.stats")
+
+
 @pytest.fixture
-def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Callable[..., pytest.Pytester]:
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, warm: None) -> Callable[..., pytest.Pytester]:
     """Make a suite with one evaluation ``test_gsm`` of ``rows`` items that a rule answers; g1, g4, ... are wrong.
 
     Called with ``rows``, ``rule`` (body of ``answer(question, number)``), ``latency`` (source), ``more`` (decorator
-    arguments), ``source`` (the whole test file instead) and ``concurrency``.
+    arguments), ``source`` (the whole test file instead), ``concurrency`` and ``plugins`` (names as in ``-p no:NAME``
+    of the others that are loaded).
     """
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     monkeypatch.delenv("CI", raising=False)
@@ -63,8 +90,11 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Callabl
         more: str = "",
         source: str | None = None,
         concurrency: int = 16,
+        plugins: Sequence[str] = (),
+        ini: str = "",
     ) -> pytest.Pytester:
-        pytester.makeini("[pytest]\naddopts = -p no:randomly -p no:asyncio -p no:cov\n")
+        without = " ".join(f"-p no:{name}" for name in OTHER_PLUGINS if name not in plugins)
+        pytester.makeini(f"[pytest]\naddopts = {without}\n{ini}\n")
         pytester.makeconftest(CONFTEST.format(rule=rule, latency=latency, concurrency=concurrency))
         pytester.makepyfile(test_evals=source or SUITE.format(rows=rows, more=more))
         return pytester
