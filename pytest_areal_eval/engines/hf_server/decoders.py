@@ -9,16 +9,32 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import DynamicCache
 
+from pytest_areal_eval.engines.hf_server.cache import SlotCache
 from pytest_areal_eval.engines.hf_server.lean import FAMILY, LeanForward
 
-FIRST_COLUMNS = 256
 PREFILL_TOKENS = 8192
+
+
+Forward = Callable[..., Tensor]
+"""``(input_ids=, position_ids=, attention_mask=, cache=) -> logits of the last position``, float32."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Sliding attention: a token sees the last ``size`` ones.
+
+    ``by_kind``: some layers slide and others do not, so the model takes a mask for each kind of layer.
+    """
+
+    size: int
+    by_kind: bool
 
 
 class Decoder(Protocol):
@@ -43,7 +59,7 @@ class Decoder(Protocol):
         ...
 
 
-def bind(model: Any) -> Callable[..., Tensor]:
+def bind(model: Any) -> Forward:
     """The model's forward as ``(cache=..., **inputs) -> logits of the last position``, whatever it calls its cache."""
     accepted = inspect.signature(model.forward).parameters
     name = next((n for n in ("cache", "past_key_values", "cache_params") if n in accepted), "past_key_values")
@@ -57,88 +73,21 @@ def bind(model: Any) -> Callable[..., Tensor]:
     return forward
 
 
-class SlotCache(Cache):  # type: ignore[misc]
-    """Keys and values of all rows: for each layer one buffer ``[rows, columns, heads, head size]`` of each.
-
-    A row's tokens lie in columns 0, 1, 2, ... of its row, so a token's key is written where it belongs and nothing is
-    ever moved or concatenated when rows of different lengths share a step.
-    """
-
-    is_compileable = False
-    is_sliding = is_linear = is_dummy = (False,)
-
-    def __init__(self, rows: int) -> None:
-        self.rows, self.columns = rows, FIRST_COLUMNS
-        self.buffers: dict[int, tuple[Tensor, Tensor]] = {}
-        self._write = torch.empty(0, dtype=torch.long)
-        self._targets: Tensor | None = None
-        self._shape = (0, 0)
-
-    def begin_prefill(self, rows: Tensor) -> None:
-        """The next forward reads whole prompts into ``rows``."""
-        self._targets, self._shape = rows, (len(rows), 0)
-
-    def begin_step(self, rows: int, columns: int, write: Tensor) -> None:
-        """The next forward reads one token for each of ``rows``, written at the flat index ``write``."""
-        self._targets, self._write, self._shape = None, write, (rows, columns)
-
-    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Write a layer's new keys and values; returns what its attention reads, ``[rows, heads, columns, size]``."""
-        pair = self.buffers.get(layer_idx) or self._allocate(keys, values, layer_idx)
-        if self._targets is not None:
-            for buffer, new in zip(pair, (keys, values), strict=True):
-                buffer[self._targets, : new.shape[2]] = new.transpose(1, 2)
-            return keys, values
-        rows, columns = self._shape
-        for buffer, new in zip(pair, (keys, values), strict=True):
-            buffer.view(-1, *buffer.shape[2:]).index_copy_(0, self._write, new.squeeze(2))
-        return pair[0][:rows, :columns].transpose(1, 2), pair[1][:rows, :columns].transpose(1, 2)
-
-    def _allocate(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        first, second = (new.new_zeros(self.rows, self.columns, new.shape[1], new.shape[3]) for new in (keys, values))
-        self.buffers[layer] = first, second
-        return first, second
-
-    def reserve(self, columns: int) -> None:
-        """Make room for rows of ``columns`` tokens: at least twice the room each time, so growing stays cheap."""
-        if columns <= self.columns:
-            return
-        self.columns = max(columns, 2 * self.columns)
-        for layer, pair in self.buffers.items():
-            first, second = (torch.nn.functional.pad(b, (0, 0, 0, 0, 0, self.columns - b.shape[1])) for b in pair)
-            self.buffers[layer] = first, second
-
-    def copy_row(self, source: int, target: int, columns: int) -> None:
-        """Copy a row's first columns to another row."""
-        for pair in self.buffers.values():
-            for buffer in pair:
-                buffer[target, :columns] = buffer[source, :columns]
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Tokens before the ones of the next forward."""
-        return max(self._shape[1] - 1, 0)
-
-    def get_query_offset(self, layer_idx: int = 0) -> int:
-        """Position of the next forward's first token."""
-        return self.get_seq_length()
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        """Columns that attention reads, and the first one's number."""
-        return self._shape[1] or query_length, 0
-
-
 class SlotDecoder:
-    """All rows in one forward.  Serves models with full attention whose mask may be given in four dimensions.
+    """All rows in one forward.  Serves models with full or sliding attention that take a mask in four dimensions.
 
     Args:
         model: for its device and its type of numbers.
         rows: most rows at once.
         forward: what :func:`bind` returns, or a faster equivalent.
+        window: how far back the model's sliding layers see, if it has any.
         name: which of them, for ``/model_info``.
     """
 
-    def __init__(self, model: Any, rows: int, forward: Callable[..., Tensor], name: str = "slots") -> None:
-        self._forward, self.name = forward, name
+    def __init__(
+        self, model: Any, rows: int, forward: Forward, window: Window | None = None, name: str = "slots"
+    ) -> None:
+        self._forward, self._window, self.name = forward, window, name
         self._device, self._dtype = model.device, model.dtype
         self._cache = SlotCache(rows)
         self._prompts: list[tuple[int, ...]] = []
@@ -179,16 +128,26 @@ class SlotDecoder:
         self._cache.reserve(columns)
         positions = torch.tensor(self._lengths, device=self._device)
         self._cache.begin_step(rows, columns, self._rows[:rows] * self._cache.columns + positions)
-        unseen = torch.arange(columns, device=self._device) > positions[:, None]
-        mask = torch.zeros(rows, columns, dtype=self._dtype, device=self._device).masked_fill_(unseen, -torch.inf)
         logits = self._forward(
             input_ids=torch.tensor(tokens, device=self._device)[:, None],
             position_ids=positions[:, None],
-            attention_mask=mask[:, None, None, :],
+            attention_mask=self._mask(positions[:, None], columns),
             cache=self._cache,
         )
         self._lengths = [length + 1 for length in self._lengths]
         return logits
+
+    def _mask(self, positions: Tensor, columns: int) -> Tensor | dict[str, Tensor]:
+        """What is added to the attention scores, ``[rows, 1, 1, columns]``; one for each kind of layer if need be."""
+        column = torch.arange(columns, device=self._device)
+        full = torch.zeros(len(positions), columns, dtype=self._dtype, device=self._device)
+        full.masked_fill_(column > positions, -torch.inf)
+        if self._window is None:
+            return full[:, None, None, :]
+        sliding = full.masked_fill(column <= positions - self._window.size, -torch.inf)[:, None, None, :]
+        if not self._window.by_kind:
+            return sliding
+        return {"full_attention": full[:, None, None, :], "sliding_attention": sliding}
 
     def drop(self, row: int) -> None:
         """Remove a row; the last row moves into its place."""
@@ -256,10 +215,10 @@ def pick_decoder(model: Any, rows: int, context_length: int) -> tuple[Decoder, s
     Returns:
         The decoder, and why it is not the batched one (empty where it is).
     """
-    why = _unusual_attention(model.config.get_text_config(), context_length)
+    window, why = _attention(model.config.get_text_config(), context_length)
     if not why:
-        for name, forward in _forwards(model):
-            slots = SlotDecoder(model, rows, forward, name)
+        for name, forward in _forwards(model, window):
+            slots = SlotDecoder(model, rows, forward, window, name)
             why = _disagreement(slots, model)
             if not why:
                 return slots, ""
@@ -269,21 +228,23 @@ def pick_decoder(model: Any, rows: int, context_length: int) -> tuple[Decoder, s
     return alone, why
 
 
-def _forwards(model: Any) -> Iterator[tuple[str, Callable[..., Tensor]]]:
+def _forwards(model: Any, window: Window | None) -> Iterator[tuple[str, Forward]]:
     """What can run a batch, the fastest first."""
-    if model.config.model_type in FAMILY:
+    if model.config.model_type in FAMILY and window is None:
         yield "lean", LeanForward(model)
     yield "slots", bind(model)
 
 
-def _unusual_attention(config: Any, context_length: int) -> str:
-    """Why attention is not full over the whole context; empty where it is."""
-    window = getattr(config, "sliding_window", None)
-    kinds = set(getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"])
-    if "sliding_attention" in kinds and window and window >= context_length:
-        kinds.discard("sliding_attention")
-    others = sorted(kinds - {"full_attention"})
-    return f"layers of kind {', '.join(others)}" if others else ""
+def _attention(config: Any, context_length: int) -> tuple[Window | None, str]:
+    """The window of a model's attention, and why its attention has no place in slots (empty where it has)."""
+    size = getattr(config, "sliding_window", None)
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if others := sorted(kinds - {"full_attention", "sliding_attention"}):
+        return None, f"layers of kind {', '.join(others)}"
+    slides = "sliding_attention" in kinds or (not kinds and size is not None)
+    if not slides or size is None or size >= context_length:
+        return None, ""
+    return Window(size, by_kind=bool(kinds)), ""
 
 
 def _disagreement(decoder: Decoder, model: Any) -> str:
