@@ -54,6 +54,7 @@ class Conclusion:
             for group in self.evaluations.groups.values():
                 self.board.add(_row(group, self.evaluations, optional))
             _refuse_unused_gates(optional, self.board)
+            _refuse_unused_sources(self.evaluations)
         except UserError as error:
             raise pytest.UsageError(str(error)) from error
 
@@ -76,6 +77,11 @@ class Conclusion:
                 f"  {group.name}: {len(group.items)} of {len(group.plan.ids)} items x {samples_of(group, settings)}, "
                 f"{how}, at most {sampling.max_new_tokens} new tokens, data {group.plan.data.content_hash[:8]}"
             )
+            lines += [
+                f"    {doubt}"
+                for gate in self.board.rows[group.key].gates
+                if (doubt := gate.doubt(samples_of(group, settings)))
+            ]
         return [printable(line) for line in lines]
 
     def run_loop(self, session: pytest.Session) -> bool | None:
@@ -194,6 +200,14 @@ def _refuse_unused_gates(optional: list[tuple[str, Gate]], board: Scoreboard) ->
         if name != "*" and name not in known:
             names = ", ".join(row.name for row in board.rows.values())
             raise UserError(f"--gate={name}:{gate}: no selected evaluation is named {name!r}", f"There are: {names}.")
+
+
+def _refuse_unused_sources(evaluations: EvaluationSession) -> None:
+    """A misspelt ``--dataset NAME=`` would silently leave the evaluation on other data."""
+    unused = evaluations.planner.unused_sources()
+    if unused:
+        names = ", ".join(dict.fromkeys(group.plan.function.__name__ for group in evaluations.groups.values()))
+        raise UserError(f"--dataset={unused[0]}=…: no evaluation is named {unused[0]!r}", f"There are: {names}.")
 
 
 def _gate_lines(decided: Sequence[Decided], board: Scoreboard) -> list[tuple[str, dict[str, bool]]]:

@@ -91,6 +91,11 @@ def evaluation(dataset: Any = None, **settings: Unpack[EvaluationArguments]) -> 
         episode_timeout, reward_timeout: limits in seconds.
         check_gold: whether golds are checked against themselves at collection; default True where the reward can tell.
     """
+    if inspect.isfunction(dataset) and dataset.__name__.startswith("test") and not settings:
+        raise pytest.Collector.CollectError(
+            f"{dataset.__name__}: @evaluation without arguments\n"
+            f"Write @evaluation(dataset, reward_fn=...) above def {dataset.__name__}(rollout)."
+        )
     given: dict[str, Any] = dict(settings)
     if dataset is not None:
         given["dataset"] = dataset

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -20,13 +21,20 @@ T = TypeVar("T", int, float)
 Kind = Literal["value", "flag", "list"]
 
 
+def some_text(text: str) -> str:
+    """Anything but nothing, which is what an unset shell variable leaves."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the value is empty; is a shell variable unset?")
+    return text
+
+
 @dataclass(frozen=True)
 class Option:
     """One setting: ``--areal-NAME``, ``--NAME`` where it is free, and the ini key ``areal_NAME``."""
 
     name: str
     help: str
-    parse: Callable[[str], Any] = str
+    parse: Callable[[str], Any] = some_text
     kind: Kind = "value"
     metavar: str = "VALUE"
     short: bool = True
@@ -227,24 +235,34 @@ def read_settings(config: pytest.Config) -> Settings:
     """Collect what was typed and what the ini file says.
 
     Raises:
-        pytest.UsageError: an ini value does not parse; the message names the key.
+        pytest.UsageError: an ini value does not parse, or one checkpoint is named twice; the message names the key.
     """
     given = {o.name: config.getoption(o.dest) for o in OPTIONS if config.getoption(o.dest, None) not in (None, [])}
     ini: dict[str, Any] = {}
     for option in OPTIONS:
-        value = config.getini(option.dest)
+        value = _ini_value(config, option)
         if value not in (None, "", [], False):
-            ini[option.name] = _parse_ini(option, value)
-    return Settings(given, ini)
+            ini[option.name] = value
+    settings = Settings(given, ini)
+    _refuse_same_model(settings.get("model", []))
+    return settings
 
 
-def _parse_ini(option: Option, value: Any) -> Any:
+def _ini_value(config: pytest.Config, option: Option) -> Any:
     try:
-        if option.kind == "flag":
-            return bool(value)
+        value = config.getini(option.dest)
+        if option.kind == "flag" or value in (None, ""):
+            return value
         return [option.parse(v) for v in value] if option.kind == "list" else option.parse(value)
-    except argparse.ArgumentTypeError as error:
+    except (argparse.ArgumentTypeError, ValueError, pytest.UsageError) as error:  # pytest names no key
         raise pytest.UsageError(f"ini key {option.dest}: {error}") from None
+
+
+def _refuse_same_model(models: Sequence[str]) -> None:
+    places = [os.path.realpath(model) for model in models]
+    twice = next((model for model, place in zip(models, places, strict=True) if places.count(place) > 1), None)
+    if twice is not None:
+        raise pytest.UsageError(f"--model={twice} is given twice; give each checkpoint once")
 
 
 def _before_double_dash(args: Sequence[str]) -> Sequence[str]:

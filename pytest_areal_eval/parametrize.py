@@ -83,6 +83,7 @@ class Planner:
         self.invocation_dir = invocation_dir
         self._datasets: dict[Any, tuple[LoadedDataset, LoadedDataset]] = {}
         self._sources: dict[str, str] = dict(settings.get("dataset", []))
+        self._names: set[str] = set()
 
     def parametrize(self, metafunc: pytest.Metafunc) -> None:
         """Turn a marked function into one test for each selected item (and model).
@@ -108,11 +109,17 @@ class Planner:
         params = [ItemParam(plan, index) for index in plan.selected]
         metafunc.parametrize(ITEM, params, indirect=True, ids=[param.id for param in params])
 
+    def unused_sources(self) -> list[str]:
+        """Names in ``--dataset NAME=SOURCE`` that no collected evaluation has; the ini file's may serve another day."""
+        return [name for name, _ in self.settings.given.get("dataset", []) if name not in self._names]
+
     def plan(self, marks: Sequence[pytest.Mark], function: Callable[..., Any], file: Path) -> Plan:
         """Validate the decorator, load and check its data, select the items."""
         from pytest_areal_eval.datasets import item_ids, select
 
         spec = spec_of(marks, function)
+        _resolved("workflow", spec.workflow)
+        _resolved("reward_fn", spec.reward_fn)
         data, dataset = self._dataset(spec, function.__name__, file)
         ids = item_ids(dataset)
         shard = self.settings.get("shard")
@@ -122,6 +129,7 @@ class Planner:
 
     def _dataset(self, spec: EvaluationSpec, name: str, file: Path) -> tuple[LoadedDataset, LoadedDataset]:
         """An evaluation's records, as read and as prepared; ``--dataset NAME=SOURCE`` replaces where they come from."""
+        self._names.add(name)
         if name in self._sources:
             spec = dataclasses.replace(spec, dataset=self._sources[name], config=None, split=None)
         base_dir = self.invocation_dir if name in self._sources else file.parent
@@ -164,7 +172,7 @@ def model_names(models: Sequence[str]) -> list[str]:
         names = ["-".join(part[-depth:]) for part in parts]
         if len(set(names)) == len(names):
             return names
-    raise pytest.UsageError(f"--model names the same checkpoint twice: {', '.join(models)}")
+    return [f"{number}-{name}" for number, name in enumerate(names)]  # paths that the settings let pass are distinct
 
 
 def _identity(value: Any) -> Any:
@@ -184,26 +192,30 @@ def _check_arguments(plan: Plan, fixturenames: Sequence[str]) -> None:
 def _wants(reward_fn: Any, column: str) -> bool:
     """Whether a reward function needs an argument of this name; one whose signature cannot be read does not."""
     try:
-        parameters = inspect.signature(_resolved(reward_fn)).parameters
+        parameters = inspect.signature(_resolved("reward_fn", reward_fn)).parameters
     except (TypeError, ValueError):
         return False
     return column in parameters and parameters[column].default is inspect.Parameter.empty
 
 
-def _resolved(reward_fn: Any) -> Any:
-    if not isinstance(reward_fn, str):
-        return reward_fn
+def _resolved(argument: str, value: Any) -> Any:
+    """The object that a decorator's argument names; a name that leads nowhere is found before anything starts."""
+    if not isinstance(value, str):
+        return value
     from pytest_areal_eval.rewards.importing import import_from_string
 
     try:
-        return import_from_string(reward_fn)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"@evaluation: reward_fn={reward_fn!r}: {error}") from error
+        found = import_from_string(value)
+    except (Exception, SystemExit) as error:  # whatever the user's module raises while it is imported
+        raise ConfigError(f"@evaluation: {argument}={value!r}: {error}") from error
+    if argument == "reward_fn" and not callable(found):
+        raise ConfigError(f"@evaluation: {argument}={value!r} is a {type(found).__name__}, not a function")
+    return found
 
 
 def _check_golds(spec: EvaluationSpec, dataset: LoadedDataset) -> None:
     """Ask the reward, where it can tell, whether each gold verifies against itself."""
-    reward = _resolved(spec.reward_fn)
+    reward = _resolved("reward_fn", spec.reward_fn)
     verify_gold = getattr(reward, "verify_gold", None)
     if verify_gold is None:
         return

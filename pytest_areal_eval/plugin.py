@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_areal_eval.fixtures import areal_model, controller, engine, item, rollout, scheduler
-from pytest_areal_eval.options import add_options, read_settings, translate_short_spellings
+from pytest_areal_eval.options import Settings, add_options, read_settings, translate_short_spellings
 
 if TYPE_CHECKING:
     from pytest_areal_eval.conclusion import Conclusion
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["areal_model", "controller", "engine", "item", "rollout", "scheduler"]
 """The fixtures, which pytest finds here."""
 
+SETTINGS = pytest.StashKey[Settings]()
 RUN = pytest.StashKey["Run"]()
 CONCLUSION = pytest.StashKey["Conclusion"]()
 ACTIVE = pytest.StashKey[bool]()
@@ -47,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "evaluation(dataset, *, reward_fn, workflow, gates, ...): evaluate a checkpoint, one test for each item.",
     )
+    config.stash[SETTINGS] = read_settings(config)  # here, since a wrong ini value is one usage error and no test's
 
 
 @pytest.hookimpl(trylast=True)
@@ -96,7 +98,7 @@ def _session(config: pytest.Config) -> Any:
     if SESSION not in config.stash:
         from pytest_areal_eval.run import Run
 
-        evaluations = EvaluationSession(config, read_settings(config))
+        evaluations = EvaluationSession(config, config.stash[SETTINGS])
         config.stash[SESSION] = evaluations
         config.stash[RUN] = Run(config, evaluations)
         config.stash[ACTIVE] = True

@@ -67,7 +67,7 @@ def build_workflow(group: Group, controller: Any, settings: Settings, arguments:
     if spec.workflow is None:
         from pytest_areal_eval.workflows.rlvr import RLVRWorkflow
 
-        return RLVRWorkflow(**{k: v for k, v in known.items() if v is not None} | kwargs)
+        return resolve_workflow(RLVRWorkflow, {k: v for k, v in known.items() if v is not None} | kwargs)
     return resolve_workflow(spec.workflow, {**_accepted(spec.workflow, known), **kwargs})
 
 

@@ -134,7 +134,7 @@ def _imported(text: str, base_dir: Path) -> LoadedDataset:
         found = pkgutil.resolve_name(text)
     except (ImportError, AttributeError) as error:
         raise _not_found(text, base_dir, f", nor such a Python name: {error}") from error
-    except Exception as error:  # whatever the user's module raises while it is imported
+    except (Exception, SystemExit) as error:  # whatever the user's module raises while it is imported
         raise DatasetError(
             f"{text}: importing it raised {type(error).__name__}: {error}", "Correct the module."
         ) from error
@@ -162,7 +162,7 @@ def _called(function: Callable[..., Any], name: str | None = None) -> LoadedData
         records = list(result)
     except DatasetError:
         raise
-    except Exception as error:  # whatever the user's function raises
+    except (Exception, SystemExit) as error:  # whatever the user's function raises
         raise DatasetError(
             f"{source}: raised {type(error).__name__}: {error}",
             "A dataset function takes no arguments and returns an iterable of dicts.",

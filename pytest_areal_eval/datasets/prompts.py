@@ -118,7 +118,7 @@ def _at(dataset: LoadedDataset, index: int, record: Record) -> Iterator[None]:
     """Puts the row in front of an error that its record causes."""
     try:
         yield
-    except Exception as error:  # a prompt or answer function may raise anything
+    except (Exception, SystemExit) as error:  # a prompt or answer function may raise anything
         row = dataset.where(index) + (f" (id {record['id']!r})" if record.get("id") is not None else "")
         if isinstance(error, DatasetError):
             raise DatasetError(f"{row}: {error.args[0]}", error.hint) from error

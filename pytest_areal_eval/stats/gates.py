@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,6 +22,10 @@ Policy = Literal["point", "interval"]
 
 _COMPARE = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt, "==": operator.eq}
 _NEGATED = {">=": "<", ">": "<=", "<=": ">", "<": ">=", "==": "!="}
+
+_RATES = ("error_rate", "fault_rate", "truncation_rate", "empty_rate")
+METRICS = ("reward", "reward_scored", "reward_completed", *_RATES, "missed_rate", "mean_output_tokens")
+"""What every summary has, beside ``pass@K`` and ``maj@K``."""
 
 _METRIC = re.compile(r"[A-Za-z_][A-Za-z0-9_@./-]*")
 _OPERATOR = re.compile(r">=|<=|==|>|<")
@@ -53,6 +58,14 @@ class Gate:
         """The K of ``pass@K`` and ``maj@K``, which the summary has to be asked for."""
         match = _DRAWS.fullmatch(self.metric)
         return int(match[2]) if match else None
+
+    def doubt(self, n_samples: int) -> str:
+        """What can be said against the gate before the run; empty if nothing can."""
+        if self.k is not None and self.k > n_samples:
+            return f"gate {str(self)!r} will fail: n_samples is {n_samples}; run with --n-samples={self.k} or more"
+        if self.k is None and self.metric not in METRICS and (close := _nearest(self.metric, METRICS)):
+            return f"gate {str(self)!r} will fail unless the reward gives a {self.metric!r}; did you mean {close!r}?"
+        return ""
 
     def holds(self, value: float) -> bool:
         """Whether a value meets the condition."""
@@ -206,9 +219,6 @@ def _measure(summary: Summary) -> dict[str, Estimate | None]:
     }
 
 
-_RATES = ("error_rate", "fault_rate", "truncation_rate", "empty_rate")
-
-
 def _relation(gate: Gate, value: float) -> str:
     """``reward 0.6982 < 0.72``, with as many digits as it takes for the printed relation to be true."""
     typed = gate.text.rpartition(" ")[2]
@@ -231,14 +241,18 @@ def _basis(gate: Gate, summary: Summary, estimate: Estimate) -> str:
 
 
 def _unknown(gate: Gate, summary: Summary, names: list[str]) -> ConfigError:
-    from difflib import get_close_matches
-
-    close = get_close_matches(gate.metric, names, n=1)
-    guess = f"; did you mean {close[0]!r}?" if close else ""
+    close = _nearest(gate.metric, names)
+    guess = f"; did you mean {close!r}?" if close else ""
     return ConfigError(
         f"gate {str(gate)!r}: {summary.name} has no metric {gate.metric!r}{guess}",
         f"Its metrics: {', '.join(sorted(names))}.",
     )
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(name, names, n=1)), "")
 
 
 def _token(text: str, at: int, pattern: re.Pattern[str], expected: str) -> tuple[str, int]:

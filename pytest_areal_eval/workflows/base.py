@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytest_areal_eval.errors import ConfigError
+from pytest_areal_eval.errors import ArealEvalError, ConfigError
 
 
 def resolve_workflow(workflow: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
@@ -64,7 +64,12 @@ def _construct(cls: type, kwargs: dict[str, Any], named: str) -> Any:
         inspect.signature(cls).bind(**kwargs)
     except TypeError as error:
         raise ConfigError(f"workflow={named}: {error}", f"Its signature is {_signature(cls)}.") from error
-    return cls(**kwargs)
+    try:
+        return cls(**kwargs)
+    except Exception as error:  # whatever the user's constructor raises
+        if isinstance(error, ArealEvalError):
+            raise
+        raise ConfigError(f"workflow={named}: its constructor raised {type(error).__name__}: {error}") from error
 
 
 def _signature(cls: type) -> str:
