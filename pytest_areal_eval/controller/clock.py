@@ -13,7 +13,7 @@ class Clock:
 
     def __init__(self, limit_s: float | None) -> None:
         self.limit_s = limit_s
-        self._scope = asyncio.timeout(None)
+        self._scope = asyncio.Timeout(None)
         self._left = limit_s
         self._stops = 0
         self._running = False

@@ -94,6 +94,7 @@ class RolloutController:
         try:
             loop.call(run.start(role, server_args, server_infos, self._tokenizer))
         except CancelledError as error:
+            self.destroy()  # returns when the other thread's is done
             raise RuntimeError("the controller was destroyed while it started") from error
         except BaseException:
             self.destroy()

@@ -18,12 +18,14 @@ from pytest_areal_eval.controller.clock import Clock
 from pytest_areal_eval.controller.recording import EpisodeEngine
 from pytest_areal_eval.engines.base import Engine
 from pytest_areal_eval.errors import EngineLost, GraderError, GraderTimeout, PromptTooLong
+from pytest_areal_eval.rewards.answers import unfinished_thinking
 from pytest_areal_eval.rewards.pool import RewardPool
 from pytest_areal_eval.rewards.values import as_score
 from pytest_areal_eval.stats.tracker import Trackers, adopt
 from pytest_areal_eval.workflows import context
 
 TRACEBACK_LIMIT = 4000
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 _PACKAGE = str(Path(__file__).parents[1])
 _ASYNCIO = str(Path(asyncio.__file__).parent)
 
@@ -195,8 +197,8 @@ def _scored_status(engine: EpisodeEngine) -> EpisodeStatus:
 
 
 def _thinks_still(tokenizer: Any, input_ids: list[int], text: str) -> bool:
-    if "<think>" in text:
-        return text.rfind("<think>") > text.rfind("</think>")
+    if unfinished_thinking(text):
+        return True
     if "</think>" in text or not input_ids or tokenizer is None:
         return False
     # Some templates open the thinking themselves, at the very end of the prompt.
@@ -204,12 +206,11 @@ def _thinks_still(tokenizer: Any, input_ids: list[int], text: str) -> bool:
 
 
 def _fault(error: BaseException, unit: Unit, engine: EpisodeEngine) -> Outcome:
-    if isinstance(error, asyncio.CancelledError):
-        if unit.verdict is None and unit.submission.cancelled:
-            raise error
-        status, why = unit.verdict or (EpisodeStatus.WORKFLOW_ERROR, "the workflow cancelled itself")
-        return Outcome(status, error=why)
-    if isinstance(error, TimeoutError) and unit.clock.expired:
+    if unit.submission.cancelled:
+        raise asyncio.CancelledError
+    if unit.verdict is not None:
+        return Outcome(unit.verdict[0], error=unit.verdict[1])
+    if unit.clock.expired:
         return Outcome(EpisodeStatus.TIMEOUT, error=_late(unit, engine))
     if isinstance(error, GraderTimeout | GraderError):
         timed_out = isinstance(error, GraderTimeout)
@@ -222,7 +223,7 @@ def _fault(error: BaseException, unit: Unit, engine: EpisodeEngine) -> Outcome:
         return Outcome(EpisodeStatus.ENGINE_LOST, error=str(error))
     return Outcome(
         EpisodeStatus.WORKFLOW_ERROR,
-        error=f"{type(error).__name__}: {error}" if str(error) else type(error).__name__,
+        error=f"{type(error).__name__}: {error}" if str(error) else f"the workflow raised {type(error).__name__}",
         traceback=user_frames(error),
     )
 
@@ -283,5 +284,7 @@ def _single(error: BaseException) -> BaseException:
 def _fresh(value: Any) -> Any:
     """A copy of the record's dicts and lists, so that an episode's changes stay its own."""
     if isinstance(value, Mapping):
-        return {key: _fresh(inner) for key, inner in value.items()}
-    return [_fresh(inner) for inner in value] if isinstance(value, list) else value
+        return {key: inner if type(inner) in _PLAIN else _fresh(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [inner if type(inner) in _PLAIN else _fresh(inner) for inner in value]
+    return value

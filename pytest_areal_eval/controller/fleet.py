@@ -99,6 +99,7 @@ class Fleet:
         self._once_ready = asyncio.Event()
         self._nudge = asyncio.Event()
         self._quick_exits: set[int] = set()
+        self._polled = False
         self._next_poll = 0.0
         self._poll_pause_s = TICK_S
         self._poll_failures = 0
@@ -133,7 +134,8 @@ class Fleet:
             self._next_poll, self._poll_pause_s = 0.0, TICK_S
 
     async def _poll(self) -> None:
-        if self._instances is None or self._now() < self._next_poll:
+        self._polled = self._instances is not None and self._now() >= self._next_poll
+        if self._instances is None or not self._polled:
             return
         by_handle = {m.handle: m for m in self._members if m.handle is not None and m.phase != "gone"}
         try:
@@ -216,11 +218,11 @@ class Fleet:
             await self._lose(member, reading.text)
         elif self._now() - member.since > limit_s:
             await self._lose(member, f"not ready within {limit_s:g} s: {reading.text}")
-        elif self._instances is not None and member.handle is not None:
+        elif self._instances is not None and member.handle is not None and self._polled:
             log = self._instances.log_path(member.handle)
             line = await self._instances.last_line(member.handle)
             self._tell(member, "log", f"{member.name} loads ({reading.text}), log {log}: {line or '(empty)'}")
-        else:
+        elif self._instances is None:
             self._tell(member, "starting", f"{member.name}: {reading.text}")
 
     async def _missed(self, member: Member, replica: Replica, reading: Reading) -> None:
@@ -291,7 +293,8 @@ class Fleet:
         cause = self._members[0].cause
         if self._once_ready.is_set():
             return EngineLost(f"{many} were lost and the restarts are spent; the first: {cause}")
-        return EngineStartError(f"the engine did not start; {cause}", "The whole log says more.")
+        hint = "Run the command by hand to see more; if the server only needs longer, raise start_timeout_s."
+        return EngineStartError(f"the engine did not start; {cause}", hint if self._instances else "")
 
     async def _rest(self) -> None:
         settled = all(m.phase == "gone" or (m.replica is not None and m.replica.up) for m in self._members)

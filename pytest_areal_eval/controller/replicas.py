@@ -15,7 +15,7 @@ from random import Random
 
 from pytest_areal_eval.controller.clock import Clock
 from pytest_areal_eval.engines.base import Endpoint
-from pytest_areal_eval.errors import ArealEvalError
+from pytest_areal_eval.errors import EngineLost
 
 
 @dataclass(eq=False, slots=True)
@@ -59,7 +59,7 @@ class Replicas:
         self._members: list[Replica] = []
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._turn = 0
-        self._failure: ArealEvalError | None = None
+        self._lost = ""
         self.on_suspect: Callable[[], None] = lambda: None
 
     @property
@@ -87,8 +87,8 @@ class Replicas:
             EngineLost: there will be none any more.
         """
         while True:
-            if self._failure is not None:
-                raise self._failure
+            if self._lost:
+                raise EngineLost(self._lost)
             replica = self._choose(avoid)
             if replica is not None:
                 replica.in_flight += 1
@@ -144,9 +144,9 @@ class Replicas:
                 scope.reschedule(0.0)
         self._changed()
 
-    def close(self, failure: ArealEvalError) -> None:
-        """No replica will come any more: every ``take`` raises ``failure``."""
-        self._failure = failure
+    def close(self, why: str) -> None:
+        """No replica will come any more: every ``take`` raises EngineLost."""
+        self._lost = why
         self._wake(None)
 
     def _choose(self, avoid: Replica | None) -> Replica | None:

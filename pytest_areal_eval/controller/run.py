@@ -81,7 +81,7 @@ class Run:
     ) -> None:
         """Bring the servers up and load the tokenizer meanwhile; see ``RolloutController.initialize``."""
         members = self._members(role, server_args, server_infos)
-        self._http = http = open_session(proxies=server_infos is not None)
+        self._http = http = open_session(server_infos[0].base_url if server_infos else "")
         loading = asyncio.ensure_future(_load(tokenizer))
         try:
             if members:
@@ -214,8 +214,11 @@ class Run:
         if self.failure is not None:
             return
         why = f"{what} raised {type(error).__name__}: {error}"
-        self.failure = error if isinstance(error, ArealEvalError) else ArealEvalError(f"the run was stopped: {why}")
-        self.failure.__cause__ = error if self.failure is not error else error.__cause__
+        if isinstance(error, ArealEvalError):
+            self.failure = error
+        else:
+            self.failure = ArealEvalError(f"the run was stopped: {why}")
+            self.failure.__cause__ = error
         self.pool.end_all(EpisodeStatus.CANCELLED, f"the run was stopped: {why}")
 
     def _watch_ended(self, watch: asyncio.Task[None]) -> None:
@@ -223,9 +226,9 @@ class Run:
         if error is None or self.failure is not None:
             return
         lost = error if isinstance(error, EngineLost) else EngineLost(f"watching the replicas failed: {error!r}")
-        self.failure = lost
-        self.replicas.close(lost)
-        self.pool.end_all(EpisodeStatus.ENGINE_LOST, str(lost).splitlines()[0])
+        self.failure, first_line = lost, str(lost).splitlines()[0]
+        self.replicas.close(first_line)
+        self.pool.end_all(EpisodeStatus.ENGINE_LOST, first_line)
 
 
 async def _load(tokenizer: Any) -> Any:

@@ -46,6 +46,7 @@ def attached(*servers: Running, messages: bool = False, **settings: Any) -> Iter
         StandinEngine(), settings=ControllerSettings(**{**chosen, **settings}), tokenizer=tokenizer
     ) as controller:
         controller.initialize(server_infos=endpoints)
+        until(lambda: controller.snapshot().replicas_ready == len(servers), "all replicas")
         yield controller
 
 

@@ -1,0 +1,289 @@
+"""Balancing, back-off and time limits, without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Coroutine
+from random import Random
+from typing import Any, TypeVar
+
+import pytest
+
+from pytest_areal_eval.api import ModelRequest, ModelResponse
+from pytest_areal_eval.controller.client import EngineClient, Progress
+from pytest_areal_eval.controller.clock import Clock
+from pytest_areal_eval.controller.replicas import Replica, Replicas
+from pytest_areal_eval.controller.settings import ControllerSettings
+from pytest_areal_eval.engines.base import Endpoint, EngineInfo, TransientError
+from pytest_areal_eval.errors import EngineLost, RequestError
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    async def limited() -> T:
+        async with asyncio.timeout(10):
+            return await work
+
+    return asyncio.run(limited())
+
+
+def replicas(*names: str) -> tuple[Replicas, list[Replica]]:
+    made = Replicas(lambda: None, Random(0))
+    members = [Replica(name, Endpoint(name, f"http://{name}")) for name in names]
+    for member in members:
+        made.add(member)
+    return made, members
+
+
+class FakeEngine:
+    """Answers, or raises, what a list says."""
+
+    name = "fake"
+    replicas = 1
+
+    def __init__(self, *script: Any) -> None:
+        self.info = EngineInfo()
+        self._script = itertools.chain(script, itertools.repeat("ok"))
+        self.asked: list[str] = []
+        self.at: list[float] = []
+        self.aborted = 0
+
+    async def generate(self, request: ModelRequest, endpoint: Endpoint | None, http: Any) -> ModelResponse:
+        assert endpoint is not None
+        self.asked.append(endpoint.name)
+        self.at.append(asyncio.get_running_loop().time())
+        step = next(self._script)
+        if step == "hang":
+            await asyncio.sleep(60)
+        if isinstance(step, Exception):
+            raise step
+        return ModelResponse(text=step)
+
+    async def abort(self, request: ModelRequest, endpoint: Endpoint | None, http: Any) -> None:
+        self.aborted += 1
+        raise OSError("the server is gone")
+
+
+def client(engine: FakeEngine, members: Replicas, **settings: Any) -> EngineClient:
+    chosen = ControllerSettings(**{"backoff_s": 0.01, **settings})
+    return EngineClient(engine, members, None, chosen, Random(0))  # type: ignore[arg-type]
+
+
+def gaps(engine: FakeEngine) -> list[float]:
+    return [later - earlier for earlier, later in itertools.pairwise(engine.at)]
+
+
+# Balancing
+
+
+def test_the_replica_with_the_fewest_in_flight_is_taken_and_ties_go_in_turn() -> None:
+    async def scenario() -> list[str]:
+        members, (one, _, _) = replicas("a", "b", "c")
+        one.in_flight = 5
+        return [(await members.take(Clock(None))).name for _ in range(6)]
+
+    assert sorted(run(scenario())) == ["b", "b", "b", "c", "c", "c"]
+
+
+def test_a_replica_in_doubt_gets_nothing_until_its_health_answers() -> None:
+    async def scenario() -> None:
+        members, (one,) = replicas("a")
+        members.suspect(one)
+        assert members.ready == 0
+        taking = asyncio.create_task(members.take(Clock(None)))
+        await asyncio.sleep(0.01)
+        assert not taking.done()
+        members.restore(one)
+        assert await taking is one
+
+    run(scenario())
+
+
+def test_nobody_waits_for_replicas_that_will_never_come() -> None:
+    async def scenario() -> None:
+        members, (one,) = replicas("a")
+        members.remove(one)
+        taking = asyncio.create_task(members.take(Clock(None)))
+        await asyncio.sleep(0)
+        members.close("all are gone")
+        with pytest.raises(EngineLost, match="all are gone"):
+            await taking
+
+    run(scenario())
+
+
+def test_a_refusal_halves_the_window_once_and_answers_open_it_again() -> None:
+    async def scenario() -> None:
+        members, (one,) = replicas("a")
+        for _ in range(8):
+            await members.take(Clock(None))
+        for _ in range(8):
+            members.refused(one, 0.05)
+        assert one.window == 4
+        for _ in range(8):
+            members.give_back(one)
+        started = asyncio.get_running_loop().time()
+        await asyncio.gather(*(members.take(Clock(None)) for _ in range(4)))
+        assert 0.05 <= asyncio.get_running_loop().time() - started < 0.5
+        fifth = asyncio.create_task(members.take(Clock(None)))
+        await asyncio.sleep(0.02)
+        assert not fifth.done()
+        for _ in range(5):
+            members.answered(one)
+        assert 5 <= one.window < 6
+        members.give_back(one)
+        assert await fifth is one
+
+    run(scenario())
+
+
+def test_a_cancelled_waiter_passes_its_turn_on() -> None:
+    async def scenario() -> None:
+        members, (one,) = replicas("a")
+        one.window = 1
+        await members.take(Clock(None))
+        first, second = (asyncio.create_task(members.take(Clock(None))) for _ in range(2))
+        await asyncio.sleep(0)
+        members.give_back(one)
+        first.cancel()
+        assert await second is one
+
+    run(scenario())
+
+
+# Retries
+
+
+def test_the_pause_grows_and_is_capped() -> None:
+    engine = FakeEngine(*[TransientError("503", status=503)] * 5)
+    members, _ = replicas("a")
+    client_ = client(engine, members, backoff_s=0.04, max_backoff_s=0.1, max_attempts=6)
+    response = run(client_.generate(ModelRequest(), Clock(None), Progress()))
+    assert response.attempts == 6
+    for pause, whole in zip(gaps(engine), [0.04, 0.08, 0.1, 0.1, 0.1], strict=True):
+        assert 0.5 * whole <= pause < whole + 0.1
+
+
+def test_spent_attempts_name_the_replica_the_count_and_the_last_answer() -> None:
+    engine = FakeEngine(*[TransientError("the model is overloaded", status=503)] * 9)
+    members, _ = replicas("a")
+    with pytest.raises(
+        RequestError, match=r"a \(http://a\) failed after 3 attempts; the last: the model is overloaded"
+    ) as e:
+        run(client(engine, members, max_attempts=3).generate(ModelRequest(), Clock(None), Progress()))
+    assert e.value.status == 503
+    assert len(engine.asked) == 3
+
+
+def test_a_permanent_refusal_is_not_retried() -> None:
+    engine = FakeEngine(RequestError("unknown field", status=400, hint="Drop it."))
+    members, _ = replicas("a", "b")
+    with pytest.raises(RequestError, match=r"refused the request \(attempt 1\): unknown field\nDrop it\."):
+        run(client(engine, members).generate(ModelRequest(), Clock(None), Progress()))
+    assert len(engine.asked) == 1
+
+
+def test_a_retry_avoids_the_replica_that_failed() -> None:
+    engine = FakeEngine(TransientError("500", status=500))
+    members, _ = replicas("a", "b")
+    run(client(engine, members).generate(ModelRequest(), Clock(None), Progress()))
+    assert sorted(engine.asked) == ["a", "b"]
+
+
+def test_a_lost_connection_puts_the_replica_in_doubt() -> None:
+    engine = FakeEngine(TransientError("connection reset", lost=True))
+    members, (one, two) = replicas("a", "b")
+    asked: list[bool] = []
+    members.on_suspect = lambda: asked.append(True)
+    run(client(engine, members).generate(ModelRequest(), Clock(None), Progress()))
+    assert [one.up, two.up].count(False) == 1
+    assert asked == [True]
+
+
+def test_a_lost_replica_ends_its_requests_at_once() -> None:
+    async def scenario() -> ModelResponse:
+        members, _ = replicas("a", "b")
+        working = asyncio.create_task(
+            client(engine, members, request_timeout_s=60).generate(ModelRequest(), Clock(None), Progress())
+        )
+        await asyncio.sleep(0.01)
+        members.remove(next(r for r in members._members if r.name == engine.asked[0]))
+        return await working
+
+    engine = FakeEngine("hang")
+    response = run(scenario())
+    assert response.attempts == 2
+    assert len(set(engine.asked)) == 2
+    assert engine.aborted == 0
+
+
+def test_a_request_over_its_own_limit_is_aborted_and_tried_again() -> None:
+    engine = FakeEngine("hang")
+    members, _ = replicas("a")
+    response = run(client(engine, members, request_timeout_s=0.05).generate(ModelRequest(), Clock(None), Progress()))
+    assert response.attempts == 2
+    assert engine.aborted == 1
+
+
+def test_retry_after_is_waited_for() -> None:
+    engine = FakeEngine(TransientError("429", status=429, retry_after_s=0.2))
+    members, _ = replicas("a")
+    run(client(engine, members).generate(ModelRequest(), Clock(None), Progress()))
+    assert 0.2 <= gaps(engine)[0] < 0.5
+
+
+def test_the_deadline_is_kept_whatever_a_server_asks_for() -> None:
+    async def scenario() -> None:
+        members, _ = replicas("a")
+        engine = FakeEngine(TransientError("429", status=429, retry_after_s=3600.0))
+        async with Clock(0.1) as clock:
+            await client(engine, members).generate(ModelRequest(), clock, Progress())
+
+    with pytest.raises(TimeoutError):
+        run(scenario())
+
+
+# The clock
+
+
+def test_the_clock_stands_still_while_no_replica_is_ready() -> None:
+    async def scenario() -> None:
+        members, (one,) = replicas("a")
+        members.suspect(one)
+        async with Clock(0.1) as clock:
+            asyncio.get_running_loop().call_later(0.3, members.restore, one)
+            assert await members.take(clock) is one
+            assert clock.overdue_s() < 0
+            await asyncio.sleep(0.05)
+
+    run(scenario())
+
+
+def test_the_clock_goes_on_where_it_stopped() -> None:
+    async def scenario() -> float:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            async with Clock(0.2) as clock:
+                await asyncio.sleep(0.1)
+                with clock.stopped(), clock.stopped():
+                    await asyncio.sleep(0.2)
+                await asyncio.sleep(10)
+        except TimeoutError:
+            return loop.time() - started
+        raise AssertionError("no time-out")
+
+    assert 0.4 <= run(scenario()) < 1.0
+
+
+def test_an_ended_clock_may_still_be_stopped_by_what_the_episode_left_running() -> None:
+    async def scenario() -> None:
+        clock = Clock(0.1)
+        async with clock:
+            pass
+        with clock.stopped():
+            assert not clock.expired
+
+    run(scenario())
