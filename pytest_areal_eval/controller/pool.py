@@ -78,17 +78,17 @@ class EpisodePool:
     def cancel(self, ids: Collection[int] | None) -> None:
         """Drop items: queued episodes never run, running ones are cancelled."""
         self._results.forget(ids)
-        with self._lock:
-            self._queue = deque(entry for entry in self._queue if not entry[0].cancelled)
         self._loop.call_soon_threadsafe(self._cancel_running)
 
     def snapshot(self) -> Snapshot:
         """The pool's part of the run's state."""
         oldest, age_s = self._oldest()
+        with self._lock:
+            queued = sum(not submission.cancelled for submission, _ in self._queue)
         return Snapshot(
             submitted=self._results.submitted,
             done=self._results.finished,
-            queued=len(self._queue),
+            queued=queued,
             running=len(self._running),
             input_tokens=self._tokens[0],
             output_tokens=self._tokens[1],
@@ -149,13 +149,17 @@ class EpisodePool:
                 if not self._queue:
                     return
                 submission, index = self._queue.popleft()
-            if self._starts_left == BURST:
-                self._loop.call_soon(self._next_turn)
-            self._starts_left -= 1
-            unit = Unit(submission, index, Clock(submission.timeout_s), time.monotonic())
-            job = self._loop.create_task(self._run(unit))
-            self._running[job] = unit
-            job.add_done_callback(self._finished)
+            if not submission.cancelled:
+                self._start(submission, index)
+
+    def _start(self, submission: Submission, index: int) -> None:
+        if self._starts_left == BURST:
+            self._loop.call_soon(self._next_turn)
+        self._starts_left -= 1
+        unit = Unit(submission, index, Clock(submission.timeout_s), time.monotonic())
+        job = self._loop.create_task(self._run(unit))
+        self._running[job] = unit
+        job.add_done_callback(self._finished)
 
     def _next_turn(self) -> None:
         self._starts_left = BURST

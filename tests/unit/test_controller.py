@@ -228,6 +228,18 @@ def test_cancelled_items_free_their_slots_and_are_not_announced() -> None:
     assert len(engine.aborted) == 2
 
 
+def test_cancelling_thousands_one_by_one_is_quick() -> None:
+    with running(LocalEngine(Gate()), max_concurrency=2) as (controller, engine):
+        ids = [controller.submit({"q": "x"}, Ask()) for _ in range(10_000)]
+        until(lambda: engine.in_flight == 2, "two requests")
+        started = time.thread_time()
+        for task_id in ids:
+            controller.cancel([task_id])
+        assert time.thread_time() - started < 2
+        until(lambda: engine.in_flight == 0, "the end of the cancelled")
+        assert (controller.snapshot().queued, controller.snapshot().submitted) == (0, 0)
+
+
 def test_waiting_for_a_cancelled_item_does_not_hang() -> None:
     with running(LocalEngine(Gate())) as (controller, _):
         task = controller.submit({"q": "x"}, Ask())
