@@ -130,8 +130,7 @@ class Conclusion:
             self.owner.close()
         failure = self.evaluations.engine_failure()
         if failure is not None:
-            engine = isinstance(failure, EngineStartError | EngineLost)
-            session.exitstatus = EXIT_ENGINE if engine else pytest.ExitCode.INTERNAL_ERROR
+            session.exitstatus = _exit_status_of(failure)
         if self.run.worker is None:
             _remember_missed(self.config, self.board, [found.nodeid for found in self.decided])
         summaries = [row.summary() for row in self.board.with_results()]
@@ -143,6 +142,13 @@ class Conclusion:
                 reporter.write_line(f"areal-eval: {error}", red=True)
             if session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+
+
+def _exit_status_of(failure: ArealEvalError) -> int:
+    """The exit status of a session that an error ended."""
+    if isinstance(failure, EngineStartError | EngineLost):
+        return EXIT_ENGINE
+    return pytest.ExitCode.USAGE_ERROR if isinstance(failure, UserError) else pytest.ExitCode.INTERNAL_ERROR
 
 
 def own_workers(config: pytest.Config, conclusion: Conclusion) -> Owner:

@@ -27,7 +27,7 @@ _PICKED = pytest.StashKey[Rollout]()
 def pick_up(item: pytest.Item, controller: RolloutController | None) -> Rollout | None:
     """The item's rollout; starts its group first where nobody did (collection order)."""
     found = membership(item)
-    if found is None or controller is None:
+    if found is None or controller is None or item.config.option.setuponly:
         return None
     session = item.config.stash[SESSION]
     group, _ = found
@@ -42,18 +42,21 @@ def pick_up(item: pytest.Item, controller: RolloutController | None) -> Rollout 
 
 def _begin(item: pytest.Item, group: Group, session: EvaluationSession, controller: RolloutController) -> None:
     funcargs: Mapping[str, Any] = getattr(item, "funcargs", {})
+    failure: ArealEvalError | None = None
     try:
         session.wait_ready(controller)
         session.begin(group, controller, {name: funcargs[name] for name in group.extra_arguments})
     except ArealEvalError as error:
-        _stop(item, session, error)
+        failure = error
+    if failure is not None:
+        _stop(item, session, failure)
 
 
 def _stop(item: pytest.Item, session: EvaluationSession, error: ArealEvalError | None) -> None:
     """End the session on this item: one message, not one for each that would have followed."""
     session.engine_error = error
     item.session.shouldstop = f"areal-eval: {type(error).__name__}"
-    pytest.fail(f"areal-eval: {error}", pytrace=False)
+    pytest.fail(f"areal-eval: {str(error).splitlines()[0]}", pytrace=False)
 
 
 def call(item: pytest.Function) -> bool | None:

@@ -140,8 +140,12 @@ class _Active:
         annotate(item, call, report)
         return report
 
-    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> None:
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> object | None:
+        from pytest_areal_eval.runloop import leave_out
+
         _session(self.config).fixture_scopes[fixturedef.argname] = fixturedef.scope
+        return leave_out(fixturedef, request)
 
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
         from pytest_areal_eval.outcomes import word_of

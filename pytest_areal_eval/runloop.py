@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from pytest_areal_eval.report.live import LiveLine
 
 
+_STARTER = pytest.StashKey[bool]()
+
+
 class CompletionOrder:
     """The run loop.
 
@@ -157,4 +160,14 @@ def _starter(group: Group, first: pytest.Function) -> pytest.Function:
         first.parent, name="areal-eval-starter", callspec=first.callspec, callobj=function
     )
     assert isinstance(starter, pytest.Function)
+    starter.stash[_STARTER] = True
     return starter
+
+
+def leave_out(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> object | None:
+    """A starter needs no function-scoped fixture: it gets a placeholder, so that each is made for the tests alone."""
+    if fixturedef.scope != "function" or not request.node.stash.get(_STARTER, False):
+        return None
+    placeholder = object()
+    fixturedef.cached_result = (placeholder, getattr(request, "param", None), None)
+    return placeholder

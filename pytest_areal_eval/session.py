@@ -158,6 +158,7 @@ class EvaluationSession:
             controller: the value of its ``controller`` fixture.
             arguments: values of the user's own fixtures, for an async test.
         """
+        self._check_scopes(group)
         self.open_run()
         if controller.on_episode is None:
             controller.on_episode = self.on_episode
@@ -171,7 +172,6 @@ class EvaluationSession:
                 self._submit_group(other, controller, {})
 
     def _submit_group(self, group: Group, controller: RolloutController, arguments: Mapping[str, Any]) -> None:
-        self._check_scopes(group)
         group.workflow = build_workflow(group, controller, self.settings, arguments)
         self._check_replay(group, controller)
         group.started = True
@@ -196,13 +196,13 @@ class EvaluationSession:
         self._tickets[item] = _Ticket(controller, task_id)
 
     def _check_scopes(self, group: Group) -> None:
-        narrow = [name for name in group.extra_arguments if self.fixture_scopes.get(name, "session") == "function"]
-        if narrow:
-            raise ConfigError(
-                f"{group.key}: fixture {narrow[0]!r} is made anew for each test, but the episodes of an async "
-                "evaluation run at the same time and share it",
-                f"Give {narrow[0]!r} scope='module' or wider, or make the object inside the test.",
-            )
+        for name in ("controller", *group.extra_arguments):
+            if self.fixture_scopes.get(name, "session") == "function":
+                raise ConfigError(
+                    f"{group.key}: fixture {name!r} is made anew for each test, but the episodes of an evaluation run "
+                    "at the same time and share it",
+                    f"Give {name!r} scope='module' or wider, or make the object inside the test.",
+                )
 
     def _check_replay(self, group: Group, controller: RolloutController) -> None:
         register = getattr(controller.engine, "register", None)

@@ -13,12 +13,13 @@ import pytest
 pytest_plugins = ["pytester"]
 
 CONFTEST = """
+import json
+import pathlib
 import pytest
 from pytest_areal_eval.controller import ControllerSettings, RolloutController
 from support.rule_engine import RuleEngine
 
 LATENCY = {latency}
-ENGINES = []
 
 def answer(question, number):
     {rule}
@@ -26,11 +27,12 @@ def answer(question, number):
 @pytest.fixture(scope="session")
 def controller(pytestconfig):
     engine = RuleEngine(answer, latency_s=LATENCY)
-    ENGINES.append(engine)
     made = RolloutController(engine, settings=ControllerSettings(max_concurrency={concurrency}))
     made.initialize()
     yield made
     made.destroy()
+    counts = {{"requests": engine.requests, "peak": engine.peak, "cancelled": engine.cancelled}}
+    pathlib.Path("engine.json").write_text(json.dumps(counts))
 """
 
 SUITE = """
@@ -109,5 +111,18 @@ def journal_rows(pytester: pytest.Pytester) -> Callable[[], Sequence[dict[str, A
     def read() -> Sequence[dict[str, Any]]:
         newest = max((pytester.path / "eval-results").glob("*/episodes.jsonl"), key=lambda p: p.stat().st_mtime_ns)
         return [json.loads(line) for line in newest.read_text().splitlines()]
+
+    return read
+
+
+@pytest.fixture
+def engine_counts(pytester: pytest.Pytester) -> Callable[[], dict[str, int]]:
+    """What the last run asked of the suite's engine; nothing where it never came up."""
+
+    def read() -> dict[str, int]:
+        file = pytester.path / "engine.json"
+        counts = json.loads(file.read_text()) if file.exists() else {}
+        file.unlink(missing_ok=True)
+        return counts
 
     return read
