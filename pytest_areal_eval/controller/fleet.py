@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pytest_areal_eval.controller.instances import Instances
+from pytest_areal_eval.controller.member import Member, why_gone
 from pytest_areal_eval.controller.probe import Health, Reading, discover, probe
 from pytest_areal_eval.controller.replicas import Replica, Replicas
 from pytest_areal_eval.controller.settings import ControllerSettings, EventKind
-from pytest_areal_eval.engines.base import Endpoint, Engine, Launch
+from pytest_areal_eval.engines.base import Engine
 from pytest_areal_eval.errors import ArealEvalError, EngineLost, EngineStartError, SchedulerError
-from pytest_areal_eval.schedulers.base import Handle, State, Status
+from pytest_areal_eval.schedulers.base import State, Status
 
 if TYPE_CHECKING:
     import aiohttp
@@ -31,39 +31,6 @@ RECONNECT_S = 20.0
 SCHEDULER_FAILURES = 5
 
 Emit = Callable[[EventKind, str], None]
-
-
-@dataclass(eq=False, slots=True)
-class Member:
-    """One replica through its lives.
-
-    Attributes:
-        name: ``role/0``.
-        launch: how to start it; None where its address was given.
-        endpoint: where it is, once known.
-        handle: its present instance.
-        status: what the scheduler said of it last.
-        replica: what the client sees of it, while it is ready.
-        phase: where it is.
-        attempt: which start this is, from 1.
-        since: loop time at which the phase's limit began.
-        misses: health checks in a row without an answer.
-        told: the last line said about it.
-        cause: why it was lost last.
-    """
-
-    name: str
-    launch: Launch | None = None
-    endpoint: Endpoint | None = None
-    handle: Handle | None = None
-    status: Status | None = None
-    replica: Replica | None = None
-    phase: Literal["waiting", "starting", "ready", "gone"] = "waiting"
-    attempt: int = 1
-    since: float = 0.0
-    misses: int = 0
-    told: str = ""
-    cause: str = ""
 
 
 class Fleet:
@@ -157,7 +124,7 @@ class Fleet:
         elif status is None:
             return  # not polled since it was started
         elif status.state is State.GONE or status.never:
-            await self._lose(member, _why_gone(status), status.exit_code)
+            await self._lose(member, why_gone(status), status.exit_code)
         elif status.state is not State.UP or status.address is None:
             await self._queued(member, status)
         else:
@@ -319,11 +286,3 @@ class Fleet:
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
-
-
-def _why_gone(status: Status) -> str:
-    if status.never:
-        return f"it can never start: {status.reason}"
-    ended = f"exited with code {status.exit_code}" if status.exit_code is not None else "is gone"
-    why = f"; {status.lost.value}" if status.lost is not None else ""
-    return f"{ended}{why}{': ' + status.reason if status.reason else ''}"

@@ -14,8 +14,9 @@ from pytest_areal_eval.api import Episode, EpisodeStatus, ModelRequest, ModelRes
 from pytest_areal_eval.controller.client import EngineClient, Progress, open_session
 from pytest_areal_eval.controller.clock import Clock
 from pytest_areal_eval.controller.episodes import Surroundings, Unit, run_episode
-from pytest_areal_eval.controller.fleet import Fleet, Member
+from pytest_areal_eval.controller.fleet import Fleet
 from pytest_areal_eval.controller.instances import Instances
+from pytest_areal_eval.controller.member import Member
 from pytest_areal_eval.controller.pool import EpisodePool
 from pytest_areal_eval.controller.replicas import Replica, Replicas
 from pytest_areal_eval.controller.settings import ControllerSettings, Event, EventKind, Snapshot

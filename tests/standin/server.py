@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import itertools
 import json
 import os
 import re
@@ -16,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as a program, it is starte
 
 from standin.faults import Rule, rules_from
 from standin.http11 import Connection, Reply, Request
-from standin.tokens import EOS, ByteTokenizer
+from standin.job import Job, chat_shape, generate_shape
+from standin.load import Load
+from standin.tokens import ByteTokenizer
 
 DEFAULT_ANSWER = "The answer is \\boxed{42}."
 KEY = re.compile(r"(?:Question|Item|id)\s*:?\s*([\w.-]+)")
@@ -33,57 +33,6 @@ Traceback (most recent call last):
   File "scheduler.py", line 2043, in run_scheduler_process
     self.model_runner = ModelRunner(self.server_args)
 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 14.00 GiB. GPU 0 has a total capacity of 23.69 GiB."""
-
-
-@dataclass
-class Load:
-    """What the server saw, for ``/stat``: requests, those in flight over time, aborts."""
-
-    requests: int = 0
-    in_flight: int = 0
-    peak: int = 0
-    aborted: int = 0
-    connections: int = 0
-    steps: list[tuple[float, int]] = field(default_factory=list)
-    prompts: list[str] = field(default_factory=list)
-
-    def begin(self) -> None:
-        """A request starts."""
-        self.requests += 1
-        self._move(+1)
-
-    def end(self) -> None:
-        """It ends."""
-        self._move(-1)
-
-    def _move(self, by: int) -> None:
-        self.in_flight += by
-        self.peak = max(self.peak, self.in_flight)
-        self.steps.append((time.monotonic(), self.in_flight))
-
-    def mean_in_flight(self) -> float:
-        """Weighted by time, over the middle 80 % between the first request and the last."""
-        if len(self.steps) < 2:
-            return 0.0
-        first, last = self.steps[0][0], self.steps[-1][0]
-        low, high = first + 0.1 * (last - first), last - 0.1 * (last - first)
-        area = 0.0
-        for (at, level), (until, _) in itertools.pairwise(self.steps):
-            area += level * max(0.0, min(until, high) - max(at, low))
-        return area / (high - low) if high > low else 0.0
-
-    def report(self) -> dict[str, Any]:
-        """The body of ``/stat``."""
-        return {
-            "n": self.requests,
-            "in_flight": self.in_flight,
-            "peak": self.peak,
-            "mean_in_flight": self.mean_in_flight(),
-            "first": self.steps[0][0] if self.steps else None,
-            "last": self.steps[-1][0] if self.steps else None,
-            "aborted": self.aborted,
-            "connections": self.connections,
-        }
 
 
 class Standin:
@@ -128,7 +77,7 @@ class Standin:
         self.load = Load()
         self.health_delay_s: float | None = 0.0
         self._ready_at = time.monotonic() + ready_after_s
-        self._by_rid: dict[str, _Job] = {}
+        self.by_rid: dict[str, Job] = {}
         self._connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
 
@@ -207,7 +156,7 @@ class Standin:
         return Reply({"object": "list", "data": [model]})
 
     def _abort(self, request: Request) -> Reply:
-        job = self._by_rid.get(request.json().get("rid", ""))
+        job = self.by_rid.get(request.json().get("rid", ""))
         if job is not None:
             self.load.aborted += 1
             job.finish(job.shape(job, "", [], {"type": "abort", "message": "Aborted"}))
@@ -215,8 +164,8 @@ class Standin:
 
     def _generate(self, request: Request) -> None:
         body = request.json()
-        shape = _generate_shape if request.path == "/generate" else _chat_shape
-        job = _Job(self, request, body, self._prompt(body), shape)
+        shape = generate_shape if request.path == "/generate" else chat_shape
+        job = Job(self, request, body, self._prompt(body), shape)
         rule = next((r for r in self.faults if r.applies(job.prompt)), None)
         job.begin(rule)
         if self.die_after is not None and self.load.requests >= self.die_after:
@@ -241,116 +190,6 @@ class Standin:
         if found is not None and found[1] in self.answers:
             return self.answers[found[1]]
         return next((text for key, text in self.answers.items() if key in prompt), DEFAULT_ANSWER)
-
-
-class _Job:
-    """One generation in flight."""
-
-    def __init__(self, server: Standin, request: Request, body: Mapping[str, Any], prompt: str, shape: Any) -> None:
-        self.server, self.body, self.prompt, self.shape = server, body, prompt, shape
-        self.rid = str(body.get("rid") or body.get("request_id") or "")
-        self._connection = request.connection
-        self._timer: asyncio.TimerHandle | None = None
-        self._done = False
-
-    def begin(self, rule: Rule | None) -> None:
-        """Count it and schedule its answer."""
-        self.server.load.begin()
-        self._connection.pending.add(self)
-        if self.rid:
-            self.server._by_rid[self.rid] = self
-        fault = rule.fault if rule is not None else ""
-        if fault == "hang":
-            return
-        delay_s = rule.delay_s if rule is not None and fault == "slow" else self.server.latency_s
-        if delay_s <= 0:
-            self._answer(rule)
-        else:
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._answer, rule)
-
-    def finish(self, reply: Reply | None) -> None:
-        """End it, with an answer or without."""
-        if self._done:
-            return
-        self._done = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._connection.pending.discard(self)
-        self.server._by_rid.pop(self.rid, None)
-        self.server.load.end()
-        if reply is not None:
-            self._connection.send(reply)
-
-    def _answer(self, rule: Rule | None) -> None:
-        fault = rule.fault if rule is not None else ""
-        if rule is not None and fault == "status":
-            headers = {} if rule.retry_after is None else {"Retry-After": f"{rule.retry_after:g}"}
-            self.finish(Reply({"error": {"message": f"scripted {rule.status}"}}, rule.status, headers))
-        elif fault == "drop":
-            self.finish(None)
-            self._connection.drop()
-        elif fault == "malformed":
-            self.finish(Reply(b'{"text": "half a bo'))
-        else:
-            self.finish(self._generated(fault))
-
-    def _generated(self, fault: str) -> Reply:
-        text: str | None = self.server.answer(self.prompt)
-        if fault in ("empty", "null"):
-            text = "" if fault == "empty" or "messages" not in self.body else None
-        if fault == "think":
-            text = "<think>Let me see. It could be 41, or"
-        ids = [*self.server.tokenizer.encode(text or ""), EOS]
-        sampling = self.body.get("sampling_params", self.body)
-        limit = sampling.get("max_new_tokens") or sampling.get("max_tokens") or len(ids)
-        if len(ids) > limit:
-            ids, fault = ids[:limit], "length"
-            text = self.server.tokenizer.decode(ids)
-        reason = (
-            {"type": "length", "length": len(ids)} if fault in ("length", "think") else {"type": "stop", "matched": EOS}
-        )
-        return self.shape(self, text, ids, reason)
-
-
-def _generate_shape(job: _Job, text: str | None, ids: list[int], reason: Mapping[str, Any]) -> Reply:
-    prompt_tokens = len(job.body.get("input_ids") or job.server.tokenizer.encode(job.prompt))
-    meta = {
-        "id": job.rid,
-        "finish_reason": reason,
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": len(ids),
-        "cached_tokens": 0,
-        "weight_version": "default",
-    }
-    return Reply({"text": text, "output_ids": ids, "meta_info": meta})
-
-
-def _chat_shape(job: _Job, text: str | None, ids: list[int], reason: Mapping[str, Any]) -> Reply:
-    prompt_ids = job.server.tokenizer.encode(job.prompt)
-    usage = {
-        "prompt_tokens": len(prompt_ids),
-        "completion_tokens": len(ids),
-        "total_tokens": len(prompt_ids) + len(ids),
-    }
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": text, "reasoning_content": None, "tool_calls": None},
-        "logprobs": None,
-        "finish_reason": reason["type"],
-        "matched_stop": reason.get("matched"),
-        "token_ids": ids,
-    }
-    return Reply(
-        {
-            "id": job.rid,
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "model": job.body.get("model", "stand-in"),
-            "choices": [choice],
-            "prompt_token_ids": prompt_ids,
-            "usage": usage,
-        }
-    )
 
 
 class Running:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standin.engine import StandinEngine
+from standin.engine import SERVER, StandinEngine
 from standin.server import in_thread
 from standin.tokens import ByteTokenizer
 from support.waiting import until
@@ -64,19 +63,16 @@ def run_rows(controller: RolloutController, count: int = 50) -> list[Rollout]:
 
 
 def server_pids(log_dir: Path) -> list[int]:
-    found = subprocess.run(["pgrep", "-f", "standin/server.py"], capture_output=True, text=True, check=False)
-    mine = []
-    for pid in map(int, found.stdout.split()):
+    """The stand-in servers whose output goes below ``log_dir``, without their supervisors."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            if str(log_dir) in os.readlink(f"/proc/{pid}/fd/1") and b"supervise" not in _argv(pid):
-                mine.append(pid)
-        except OSError:
+            argv = (process / "cmdline").read_bytes().split(b"\0")
+            if argv[1:2] == [SERVER.encode()] and str(log_dir) in os.readlink(process / "fd/1"):
+                found.append(int(process.name))
+        except OSError:  # it ended meanwhile
             continue
-    return mine
-
-
-def _argv(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return found
 
 
 # With the local scheduler
