@@ -103,11 +103,13 @@ def build_controller(
         start_timeout_s=settings.get("start-timeout", 600.0),
         seed=settings.get("seed", 0),
     )
-    engine, tokenizer = _engine(settings, model)
+    engine, tokenizer = _engine(settings, model, scheduler)
     return RolloutController(engine, scheduler, settings=chosen, tokenizer=tokenizer, on_event=on_event)
 
 
-def _engine(settings: Settings, model: str | None) -> tuple[Engine, Callable[[], Any] | None]:
+def _engine(
+    settings: Settings, model: str | None, scheduler: Scheduler | None
+) -> tuple[Engine, Callable[[], Any] | None]:
     replay = settings.get("replay")
     if replay is not None:
         from pytest_areal_eval.engines.replay import ReplayEngine
@@ -119,5 +121,8 @@ def _engine(settings: Settings, model: str | None) -> tuple[Engine, Callable[[],
     trust = bool(settings.get("trust-remote-code", False))
     from pytest_areal_eval.engines.hf import HFEngine
 
-    engine = HFEngine(checkpoint.path, replicas=allocation.data_parallel_size, trust_remote_code=trust)
+    has_gpus = scheduler is not None and any(node.gpus_total for node in scheduler.capacity().nodes)
+    engine = HFEngine(
+        checkpoint.path, replicas=allocation.data_parallel_size, trust_remote_code=trust, gpus=int(has_gpus)
+    )
     return engine, lambda: load_tokenizer(checkpoint.path, trust_remote_code=trust, need_template=True)
