@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import re
 import secrets
 import socket
 import subprocess
@@ -23,7 +22,7 @@ from pathlib import Path
 
 from pytest_areal_eval.errors import CannotFit, SchedulerError
 from pytest_areal_eval.schedulers import gpus as devices
-from pytest_areal_eval.schedulers import locks, ports, postmortem, processes, supervise
+from pytest_areal_eval.schedulers import locks, logs, ports, postmortem, processes, supervise
 from pytest_areal_eval.schedulers.base import (
     Address,
     Capacity,
@@ -38,9 +37,7 @@ from pytest_areal_eval.schedulers.base import (
 HOST = "127.0.0.1"
 GRACE_S = 10.0
 
-_TAIL_BYTES = 256 * 1024
 _THIS_PROCESS_ONLY = ("PYTEST_", "COVERAGE_", "COV_CORE_")
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 
 
 @dataclass
@@ -139,15 +136,7 @@ class LocalScheduler:
     def log_tail(self, handle: Handle, lines: int = 50) -> str:
         """The end of an instance's log; the values of keys and tokens in ``spec.env`` are blotted out."""
         instance = self._known(handle)
-        try:
-            with open(instance.address.log_path, "rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
-                text = log.read().decode(errors="replace")
-        except OSError as error:
-            return f"[the log cannot be read: {error}]"
-        for secret in instance.secrets:
-            text = text.replace(secret, "***")
-        return "\n".join(text.splitlines()[-lines:])
+        return logs.tail(instance.address.log_path, lines, instance.secrets)
 
     def log_path(self, handle: Handle) -> str:
         """Where that log is."""
@@ -210,7 +199,7 @@ class LocalScheduler:
             address=Address(HOST, port, nonce, str(log), nodes=(self._node,), gpus=(gpus,)),
             process=process,
             locks=tuple(lock.path for lock in held),
-            secrets=tuple(value for name, value in spec.env.items() if value and _SECRET.search(name)),
+            secrets=logs.secrets_of(spec.env),
             started=time.monotonic(),
         )
 
