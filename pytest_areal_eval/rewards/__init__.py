@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pytest_areal_eval.rewards.answers import final_text, unfinished_thinking
     from pytest_areal_eval.rewards.choice import choice_reward_fn, exact_match_reward_fn
-    from pytest_areal_eval.rewards.golds import gold_check
     from pytest_areal_eval.rewards.gsm8k import gsm8k_reward_fn, verify_gold
     from pytest_areal_eval.rewards.importing import import_from_string
     from pytest_areal_eval.rewards.math import math_reward_fn
@@ -26,7 +25,6 @@ _HOMES = {
     "choice_reward_fn": "choice",
     "exact_match_reward_fn": "choice",
     "final_text": "answers",
-    "gold_check": "golds",
     "gsm8k_reward_fn": "gsm8k",
     "import_from_string": "importing",
     "math_reward_fn": "math",
@@ -41,7 +39,6 @@ __all__ = [
     "choice_reward_fn",
     "exact_match_reward_fn",
     "final_text",
-    "gold_check",
     "gsm8k_reward_fn",
     "import_from_string",
     "math_reward_fn",

@@ -9,10 +9,11 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-_SPECIAL_TOKENS = re.compile(r"(?:\s*(?:<[|｜][^<>|｜]{1,40}[|｜]>|</?s>|<eos>|<pad>|<end_of_turn>))+\s*\Z")
+_SPECIAL_TOKEN = re.compile(r"(?:<[|｜][^<>|｜]{1,40}[|｜]>|</?s>|<eos>|<pad>|<end_of_turn>)\Z")
+_LONGEST_TOKEN = 44
 _FINAL_PHRASE = re.compile(r"(?i:final answer\b[^\n.]{0,60}?(?:\bis|[:=]))[*\s:=]*(?P<answer>\S[^\n]*)")
 _PHRASE = re.compile(r"(?i:\banswer\b[^\n.\d]{0,60}?(?:\bis\b|[:=])|(?<![^\n*])A:)[*\s:=]*(?P<answer>\S[^\n]*)")
-_HASHES = re.compile(r"####[ \t]*(?P<answer>[-+$−]*\d[\d,.]*[ \t]*%?)[ \t]*\.?[ \t]*$", re.MULTILINE)
+_HASHES = re.compile(r"####[ \t]*+(?P<answer>[-+$−]*+\d[\d,.]*+)[ \t]*+(?:\\?%)?[ \t]*+$", re.MULTILINE)
 
 _BRACES = re.compile(r"(?P<open>\\boxed\s*\{|\{)|\\.|\}", re.DOTALL)
 _TYPOGRAPHY = str.maketrans({"−": "-", "﹣": "-", "－": "-", "％": "%", "\u2009": " ", "\u202f": " ", "\u00a0": " "})
@@ -41,7 +42,10 @@ def final_text(completion: str) -> str:
     """
     if unfinished_thinking(completion):
         return ""
-    return _SPECIAL_TOKENS.sub("", completion.rpartition("</think>")[2]).strip()
+    text = completion.rpartition("</think>")[2].strip()
+    while token := _SPECIAL_TOKEN.search(text, max(len(text) - _LONGEST_TOKEN, 0)):
+        text = text[: token.start()].rstrip()
+    return text
 
 
 def find_answer(text: str) -> Found | None:

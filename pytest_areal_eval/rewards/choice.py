@@ -11,8 +11,9 @@ from pytest_areal_eval.api import Score
 from pytest_areal_eval.rewards.answers import final_text, find_answer
 
 _LETTERS = "ABCDEFGHIJ"
-_MARKED = re.compile(r"[\s$*(\[{]*(?:\\(?:text|textbf|mathrm|mbox)\s*\{)?[\s$*(\[{]*(?P<letter>[A-Ja-j])(?![A-Za-z'])")
-_ALONE = re.compile(r"(?m)^[\s$*(\[]*(?P<letter>[A-J])(?:[\s$*)\].:]*$|[)\].:])")
+_OPEN = r"[\s$*(\[{]*+"
+_MARKED = re.compile(rf"{_OPEN}(?:\\(?:text|textbf|mathrm|mbox)\s*+\{{)?{_OPEN}(?P<letter>[A-Ja-j])(?![A-Za-z'])")
+_ALONE = re.compile(r"(?m)^[ \t$*(\[]*+(?P<letter>[A-J])(?:[ \t$*)\].:]*+$|[)\].:])")
 _BRACKETED = re.compile(r"\((?P<letter>[A-J])\)")
 
 
@@ -90,3 +91,6 @@ def _chosen(text: str) -> str | None:
 
 def _words(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).split()).removesuffix(".")
+
+
+setattr(choice_reward_fn, "verify_gold", verify_letter)  # noqa: B010 - collection looks for it there

@@ -19,6 +19,7 @@ _UNIT = rf"(?:\\(?:text|textbf|mathrm|mbox)\s*\{{[^{{}}\d]*\}}|\^?\s*\{{?\\circ\
 _AMOUNT = re.compile(
     rf"\s*(?P<sign>-?)\s*(?:\\?[$€£¥₹]\s*)?(?P<minus>-?)(?P<number>{_NUMBER})\s*(?P<unit>{_UNIT}*)[.\s]*"
 )
+_LONGEST_AMOUNT = 100
 _PERCENT = re.compile(r"(?<=\d)\s*\\?%")
 _SCALES = re.compile(r"(?i)\b(?:thousand|million|billion|trillion|hundred|dozen|mil|bn|mm)s?\b")
 
@@ -88,7 +89,7 @@ def _parse_marked(text: str, box: bool = False) -> list[Any]:
 
 def _amount(text: str) -> str | None:
     """``$1,200 per day`` as ``1200``; None where the text is not a number with a unit (``3 million``, ``72x``)."""
-    match = _AMOUNT.fullmatch(text)
+    match = _AMOUNT.fullmatch(text) if len(text) <= _LONGEST_AMOUNT else None
     if match is None or _SCALES.search(match["unit"]):
         return None
     return (match["sign"] or match["minus"]) + re.sub("[, ]", "", match["number"])

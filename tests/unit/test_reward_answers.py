@@ -5,8 +5,16 @@ from typing import Any
 
 import pytest
 
-from pytest_areal_eval.rewards.answers import final_text, find_answer, last_box, unfinished_thinking
+from pytest_areal_eval.rewards.answers import (
+    final_text,
+    find_answer,
+    last_box,
+    tidy,
+    unfinished_thinking,
+    without_currency,
+)
 from pytest_areal_eval.rewards.choice import choice_reward_fn, exact_match_reward_fn
+from pytest_areal_eval.rewards.gsm8k import verify_gold
 from pytest_areal_eval.rewards.math import math_reward_fn
 
 
@@ -51,11 +59,28 @@ def test_the_last_closed_box_is_found() -> None:
     assert last_box("no box }{") is None
 
 
-def test_a_hundred_thousand_open_boxes_take_no_time() -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\boxed{" * 50_000,
+        "answer " * 50_000,
+        " " * 50_000 + "x",
+        "\n" * 50_000 + "x",
+        "<|a|> " * 30_000 + "x",
+        "(" * 50_000,
+    ]
+    + [
+        f"{start}5{rest * 30_000}!" for start in ("", "$", "#### ") for rest in (" ", ".", ",", "ab ", "a", r"\text{a}")
+    ],
+    ids=lambda text: ascii(text[:12]),
+)
+def test_no_completion_makes_the_search_slow(text: str) -> None:
+    """Each of these took over a second with a pattern that goes back over what it read."""
     started = time.perf_counter()
-    assert find_answer(r"\boxed{" * 100_000) is None
-    assert find_answer("answer " * 50_000) is None
-    assert time.perf_counter() - started < 5
+    find_answer(tidy(without_currency(final_text(text))))
+    verify_gold(text[:30_000])
+    choice_reward_fn("", text, [], [], answer="A")
+    assert time.perf_counter() - started < 2
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pytest_areal_eval.rewards.golds import gold_check
+from pytest_areal_eval.rewards.choice import choice_reward_fn
 from pytest_areal_eval.rewards.gsm8k import gsm8k_reward_fn, verify_gold
 
 RATIONALE = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nAltogether 48+24 = <<48+24=72>>72 clips.\n#### 72"
@@ -184,15 +184,11 @@ def test_a_gold_without_a_number_is_an_error_not_a_zero(answer: str) -> None:
         grade("5", answer)
 
 
-def test_a_reward_s_check_of_its_golds_is_found_by_name_and_by_function() -> None:
-    assert gold_check("pytest_areal_eval.rewards.gsm8k_reward_fn") is verify_gold
-    assert gold_check(gsm8k_reward_fn) is verify_gold
-    assert gold_check("pytest_areal_eval.rewards.math_reward_fn") is None
-    assert gold_check("elsewhere.gsm8k_reward_fn") is None
-    letters = gold_check("pytest_areal_eval.rewards.choice.choice_reward_fn")
-    assert letters is not None
-    assert letters("B") is None
-    assert letters("Paris") == "the gold answer 'Paris' is neither a letter from A to J nor an index from 0 to 9"
+def test_rewards_carry_the_check_of_their_golds() -> None:
+    assert getattr(gsm8k_reward_fn, "verify_gold") is verify_gold  # noqa: B009 - a function has no such attribute
+    verify_letter = getattr(choice_reward_fn, "verify_gold")  # noqa: B009
+    assert verify_letter("B") is None
+    assert verify_letter("Paris") == "the gold answer 'Paris' is neither a letter from A to J nor an index from 0 to 9"
 
 
 def test_checking_plain_golds_imports_no_mathematics() -> None:
