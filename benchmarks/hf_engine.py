@@ -104,7 +104,8 @@ class Server:
     """The embedded server in a process of its own."""
 
     def __init__(self, url: str, pid: int) -> None:
-        self.url, self.process = url, psutil.Process(pid)
+        self.url = url
+        self.process: Any = psutil.Process(pid)
 
     def run(self, prompts: Prompts, concurrency: int, fixed: bool) -> Run:
         """The same requests over HTTP, ``concurrency`` of them in flight."""
@@ -113,7 +114,7 @@ class Server:
         return Run(answers, time.perf_counter() - wall, self._cpu_s() - cpu)
 
     def _cpu_s(self) -> float:
-        times: Any = self.process.cpu_times()
+        times = self.process.cpu_times()
         return float(times.user + times.system)
 
     async def _all(self, prompts: Prompts, concurrency: int, fixed: bool) -> list[list[int]]:
