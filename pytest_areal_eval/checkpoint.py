@@ -49,7 +49,8 @@ def inspect_checkpoint(path: str) -> Checkpoint:
     config = _json(folder / "config.json", path)
     if not any(next(folder.glob(pattern), None) for pattern in WEIGHTS):
         raise CheckpointError(f"--model={path}: no weights there (looked for {', '.join(WEIGHTS)})")
-    text = config.get("text_config") or config
+    text = config.get("text_config")
+    text = text if isinstance(text, dict) and text else config
     length = next((int(text[key]) for key in CONTEXT_KEYS if isinstance(text.get(key), int)), None)
     defaults = folder / "generation_config.json"
     return Checkpoint(
@@ -88,8 +89,9 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False, need_template:
 
 
 def _looks_like_hub_name(path: str) -> bool:
+    """``org/name``, unless ``org`` is a folder here: then a folder in it was meant."""
     parts = path.split("/")
-    return len(parts) == 2 and all(parts) and not path.startswith((".", "~"))
+    return len(parts) == 2 and all(parts) and not path.startswith((".", "~")) and not Path(parts[0]).is_dir()
 
 
 def _json(file: Path, path: str) -> dict[str, Any]:

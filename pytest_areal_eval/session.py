@@ -210,7 +210,7 @@ class EvaluationSession:
             return
         n_samples = samples_of(group, self.settings)
         params = [item.stash[_MEMBERSHIP][1] for item in group.items]
-        missing = [p for p in params if not register(group.name, p.id, p.index, n_samples)]
+        missing = [p for p in params if not register(group.name, p.id, p.index, n_samples, p.record.get("id"))]
         if missing:
             shown = ", ".join(p.id for p in missing[:5])
             raise UserError(
