@@ -1,0 +1,5 @@
+"""As many tests without an evaluation: what pytest itself costs."""
+
+
+def test_bare(number):
+    """Nothing."""
