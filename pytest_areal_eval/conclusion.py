@@ -56,7 +56,9 @@ class Conclusion:
             _refuse_unused_gates(optional, self.board)
             _refuse_unused_sources(self.evaluations)
         except UserError as error:
-            raise pytest.UsageError(str(error)) from error
+            if self.run.worker is None:
+                raise pytest.UsageError(str(error)) from error
+            self.run.refused = error  # its owner says it: a worker's usage error is an internal error of xdist's
 
     def header(self) -> list[str]:
         """What runs, on what, and how it samples."""

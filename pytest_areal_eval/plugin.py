@@ -100,9 +100,11 @@ def _session(config: pytest.Config) -> Any:
 
         evaluations = EvaluationSession(config, config.stash[SETTINGS])
         config.stash[SESSION] = evaluations
-        config.stash[RUN] = Run(config, evaluations)
+        config.stash[RUN] = run = Run(config, evaluations)
         config.stash[ACTIVE] = True
         config.pluginmanager.register(_Active(config), "areal-eval-active")
+        if run.worker is not None:
+            config.pluginmanager.register(run.worker, "areal-eval-worker")
     return config.stash[SESSION]
 
 

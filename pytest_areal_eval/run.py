@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_areal_eval.errors import ConfigError, JournalError
+from pytest_areal_eval.errors import ConfigError, JournalError, UserError
 from pytest_areal_eval.resolution import samples_of, sampling_of
 from pytest_areal_eval.session import EvaluationSession
 
@@ -36,6 +36,7 @@ class Run:
     Attributes:
         folder: its folder, once it is open.
         events: what happened to the servers, newest last.
+        refused: on an xdist worker, the mistake that its owner has to report.
     """
 
     def __init__(self, config: pytest.Config, evaluations: EvaluationSession) -> None:
@@ -47,10 +48,13 @@ class Run:
         self.worker = _worker_of(config)
         self.answer: dict[str, Any] = {}
         self.rows: Callable[[], Sequence[Row]] = list
+        self.refused: UserError | None = None
         self._journal: Journal | None = None
         self._info: dict[str, Any] = {}
         evaluations.on_episode = self.record
         evaluations.open_run = self.open
+        if self.worker is not None:
+            evaluations.runs_here = self.worker.runs
 
     def open(self, evaluations: Mapping[str, Any] | None = None) -> RunFolder:
         """Make the folder and write ``run.json``; a second call gives the same folder.
@@ -89,7 +93,9 @@ class Run:
 
         rows = [row_to_dict(row) for row in self.rows()]
         model = next(iter(self.evaluations.settings.get("model", [])), None)
-        self.answer = worker.ask({"rows": rows, "model": model, "evaluations": self.describe_evaluations()})
+        refused = [self.refused.args[0], self.refused.hint] if self.refused is not None else None
+        described = self.describe_evaluations()
+        self.answer = worker.ask({"rows": rows, "model": model, "evaluations": described, "refused": refused})
         self.folder = RunFolder(Path(self.answer["run"]))
         self._journal = Journal.open(self.folder.path, worker.name)
 

@@ -7,6 +7,7 @@ for again (a rerun) is made anew.  Everything public is called from pytest's mai
 from __future__ import annotations
 
 import inspect
+import logging
 import queue
 import threading
 from collections import deque
@@ -41,6 +42,7 @@ class Group:
         model: the checkpoint, where there are several.
         items: the selected tests, in collection order.
         started: whether its items were handed to a controller.
+        controller: that one.
         workflow: what its episodes run, once started.
         ready: tests whose rollouts are done and not yet reported, in the order of completion.
         xfail_reason: why its gates are expected to fail, if they are.
@@ -53,6 +55,7 @@ class Group:
     model: str | None
     items: list[pytest.Function] = field(default_factory=list)
     started: bool = False
+    controller: RolloutController | None = None
     workflow: Any = None
     ready: deque[pytest.Item] = field(default_factory=deque)
     xfail_reason: str | None = None
@@ -101,6 +104,7 @@ class EvaluationSession:
         self.current: pytest.Item | None = None
         self.on_episode: Callable[[Episode], None] | None = None
         self.open_run: Callable[[], object] = lambda: None
+        self.runs_here: Callable[[pytest.Item], bool] = lambda item: True
         self.controllers: list[RolloutController] = []
         self.engine_error: ArealEvalError | None = None
         self.fixture_scopes: dict[str, str] = {}
@@ -160,6 +164,7 @@ class EvaluationSession:
         """
         self._check_scopes(group)
         self.open_run()
+        _spare_log_capture()
         if controller.on_episode is None:
             controller.on_episode = self.on_episode
         if controller not in self.controllers:  # a conftest's own
@@ -168,15 +173,26 @@ class EvaluationSession:
         for other in later[later.index(group) :]:
             if other is group:
                 self._submit_group(group, controller, arguments)
-            elif other.model == group.model and not (other.started or other.extra_arguments or other.may_be_skipped):
+            elif self._may_go_along(other, group):
                 self._submit_group(other, controller, {})
+
+    def _may_go_along(self, other: Group, group: Group) -> bool:
+        """Whether a later group's items can be handed over with an earlier one's."""
+        waits = other.started or other.extra_arguments or other.may_be_skipped
+        return other.model == group.model and not waits and self.runs_here(other.items[0])
+
+    def look_ahead(self, item: pytest.Item) -> None:
+        """Hand over a test of a started group that turns out to run in this process too."""
+        found = membership(item)
+        if found is not None and found[0].controller is not None and item not in self._tickets:
+            self._submit(item, found[0].controller)
 
     def _submit_group(self, group: Group, controller: RolloutController, arguments: Mapping[str, Any]) -> None:
         group.workflow = build_workflow(group, controller, self.settings, arguments)
         self._check_replay(group, controller)
-        group.started = True
+        group.started, group.controller = True, controller
         for item in group.items:
-            if item not in self._tickets:
+            if item not in self._tickets and self.runs_here(item):
                 self._submit(item, controller)
 
     def _submit(self, item: pytest.Item, controller: RolloutController) -> None:
@@ -299,6 +315,17 @@ class _Starting:
             tick()
         if self._error is not None:
             raise self._error
+
+
+def _spare_log_capture() -> None:
+    """Let torch's loggers propagate to the root, where pytest listens.
+
+    By themselves they do not, so pytest's log capture attaches to each of the 44, twelve times a test: 0.3 ms a test in
+    every session whose tokenizer made transformers import torch.
+    """
+    for name, logger in logging.root.manager.loggerDict.items():
+        if isinstance(logger, logging.Logger) and name.partition(".")[0] == "torch":
+            logger.propagate = True
 
 
 def iter_blocks(items: Sequence[pytest.Item]) -> Iterator[list[pytest.Item]]:

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ import pytest
 from pytest_areal_eval.engines.base import Endpoint
 from pytest_areal_eval.errors import ArealEvalError, EngineStartError, UserError
 from pytest_areal_eval.report.scoreboard import Row
+from pytest_areal_eval.session import SESSION
 from pytest_areal_eval.stats import parse_gate
 
 if TYPE_CHECKING:
@@ -35,6 +36,13 @@ POLL_S = 0.1
 NEED, ANSWER = "need.json", "engine.json"
 ANSWER_LIMIT_S = 3600.0
 """How long a worker waits for the owner's answer; the owner's own limits are shorter and say more."""
+
+
+SCOPES: Mapping[str, Callable[[str], str]] = {
+    "loadfile": lambda nodeid: nodeid.partition("::")[0],
+    "loadscope": lambda nodeid: nodeid.rpartition("::")[0],
+}
+"""What of a node id is the same for tests that xdist keeps on one worker, by ``--dist`` mode."""
 
 
 class Owner:
@@ -60,7 +68,8 @@ class Owner:
         """Tell a worker where to ask."""
         self.workers.append(node.gateway.id)
         count = int(node.workerinput["workercount"])
-        node.workerinput[KEY] = {"folder": str(self.folder), "workers": count}
+        mode = str(self.config.getoption("dist", "no"))
+        node.workerinput[KEY] = {"folder": str(self.folder), "workers": count, "mode": mode}
 
     def close(self) -> None:
         """End the servers and remove the folder."""
@@ -84,6 +93,8 @@ class Owner:
             gates = [parse_gate(text) for text in row["gates"]]
             self.conclusion.board.add(Row(**{**row, "gates": gates, "shard": row["shard"] and tuple(row["shard"])}))
         try:
+            if need["refused"] is not None:
+                raise UserError(*need["refused"])
             if self.config.getoption("dist", "no") == "each":
                 raise UserError(
                     "--dist=each runs every item on every worker, so each would be scored several times",
@@ -111,7 +122,10 @@ class Owner:
 
 
 class Worker:
-    """A worker's part.
+    """A worker's part; a plugin there.
+
+    Every worker collects all tests, and xdist says late which of them a worker runs: with ``loadfile`` and
+    ``loadscope`` all that stand together, else only the one at hand and the next.
 
     Args:
         config: of the worker; has ``workerinput``.
@@ -122,6 +136,22 @@ class Worker:
         self.folder = Path(given["folder"])
         self.name = str(getattr(config, "workerinput", {})["workerid"])
         self.workers = int(given["workers"])
+        self._scope = SCOPES.get(given["mode"])
+        self._at_hand: pytest.Item | None = None
+        self._next: pytest.Item | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        """Learn which test runs now and which runs next."""
+        self._at_hand, self._next = item, nextitem
+        if nextitem is not None:
+            item.config.stash[SESSION].look_ahead(nextitem)
+
+    def runs(self, item: pytest.Item) -> bool:
+        """Whether this worker is known to run a test; what another one runs must not be submitted here."""
+        if self._scope is None or self._at_hand is None:
+            return item in (self._at_hand, self._next)
+        return self._scope(item.nodeid) == self._scope(self._at_hand.nodeid)
 
     def ask(self, need: Mapping[str, Any]) -> dict[str, Any]:
         """Leave the note (the first worker's counts; all say the same) and wait for the owner's answer.

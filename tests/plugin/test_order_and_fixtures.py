@@ -1,4 +1,4 @@
-"""Order of reports and life of fixtures: each scope exactly as often as pytest documents, around concurrent rollouts."""
+"""Order of reports and life of fixtures: every scope exactly as often as documented, around concurrent rollouts."""
 
 from __future__ import annotations
 
