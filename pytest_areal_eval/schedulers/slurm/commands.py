@@ -1,0 +1,155 @@
+"""Slurm's own programs: each call has a limit, and what they print becomes values.
+
+Invariant: nothing here needs Slurm's accounting database.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_areal_eval.errors import ConfigError, SchedulerError
+from pytest_areal_eval.schedulers.base import Lost, NodeFree
+
+LIMIT_S = 10.0
+
+ENDED = {
+    "COMPLETED": Lost.EXITED,
+    "FAILED": Lost.EXITED,
+    "OUT_OF_MEMORY": Lost.OOM,
+    "CANCELLED": Lost.CANCELLED,
+    "REVOKED": Lost.CANCELLED,
+    "TIMEOUT": Lost.TIME_LIMIT,
+    "DEADLINE": Lost.TIME_LIMIT,
+    "PREEMPTED": Lost.PREEMPTED,
+    "NODE_FAIL": Lost.NODE,
+    "BOOT_FAIL": Lost.NODE,
+}
+"""States from which a job does not come back, as ``--no-requeue`` keeps it from being queued again."""
+
+NEVER = frozenset(
+    {
+        "PartitionNodeLimit",
+        "PartitionTimeLimit",
+        "BadConstraints",
+        "InvalidAccount",
+        "InvalidQOS",
+        "AccountNotAllowed",
+        "QOSNotAllowed",
+        "DependencyNeverSatisfied",
+        "JobHeldAdmin",
+        "JobHeldUser",
+        "AssocMaxCpuPerJobLimit",
+        "AssocMaxGRESPerJob",
+        "AssocMaxNodePerJobLimit",
+        "QOSMaxCpuPerJobLimit",
+        "QOSMaxGRESPerJob",
+        "QOSMaxNodePerJobLimit",
+    }
+)
+"""Reasons of a pending job that time alone does not end (squeue(1), JOB REASON CODES)."""
+
+_UNUSABLE = re.compile(r"down|drain|fail|maint|unknown|error|\*", re.IGNORECASE)
+_GPUS = re.compile(r"\bgpu(?::[^:,()]+)?:(\d+)")
+
+
+@dataclass(frozen=True)
+class JobLine:
+    """A job as squeue shows it.
+
+    Attributes:
+        state: ``PENDING``, ``RUNNING``, ...
+        reason: why it is not further.
+        nodes: where it runs, ``node[1-2]``.
+        start: when it is expected to start, or did; ``N/A`` where nobody knows.
+    """
+
+    state: str
+    reason: str
+    nodes: str
+    start: str
+
+
+def run(*argv: str) -> str:
+    """Run one program.
+
+    Raises:
+        SchedulerError: it is not there, gave no answer within 10 s, or failed; the message has its own words.
+    """
+    command = " ".join(argv)
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S)
+    except FileNotFoundError:
+        raise SchedulerError(f"{argv[0]} is not on PATH.") from None
+    except subprocess.TimeoutExpired:
+        raise SchedulerError(
+            f"{_cut(command)} gave no answer in {LIMIT_S:g} s.", "Is Slurm up? scontrol ping"
+        ) from None
+    if done.returncode != 0:
+        said = done.stderr.strip() or done.stdout.strip() or "no message"
+        raise SchedulerError(f"{_cut(command)} failed ({done.returncode}): {said}", "Is Slurm up? scontrol ping")
+    return done.stdout
+
+
+def squeue(ids: Sequence[str]) -> dict[str, JobLine]:
+    """The state of jobs, in one query; those that Slurm has forgotten are absent."""
+    if not ids:
+        return {}
+    try:
+        text = run("squeue", "-h", "-t", "all", "-j", ",".join(ids), "-o", "%i|%T|%N|%S|%r")
+    except SchedulerError as error:
+        if "Invalid job id" in str(error):  # said only where a single one is asked for
+            return {}
+        raise
+    rows = (line.split("|", 4) for line in text.splitlines())
+    return {row[0]: JobLine(state=row[1], nodes=row[2], start=row[3], reason=row[4]) for row in rows}
+
+
+def nodes_of(partition: str | None) -> list[NodeFree]:
+    """The nodes of a partition (of several, or of the default one) with their GPUs.
+
+    Raises:
+        ConfigError: there is no such partition.
+    """
+    text = run("sinfo", "-h", "-N", "-O", "Partition:|,NodeHost:|,StateLong:|,Gres:|,GresUsed:|")
+    rows = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()]
+    there = {row[0].rstrip("*") for row in rows}
+    wanted = set(partition.split(",")) if partition else {row[0].rstrip("*") for row in rows if row[0].endswith("*")}
+    if wanted - there:
+        unknown = ", ".join(sorted(wanted - there))
+        raise ConfigError(
+            f"--slurm-partition={partition}: this cluster has no partition {unknown}",
+            f"There are: {', '.join(sorted(there))}.",
+        )
+    if not wanted:
+        raise ConfigError(
+            "This cluster has no default partition.",
+            f"Name one: --slurm-partition=NAME with one of {', '.join(sorted(there))}.",
+        )
+    return list({row[1]: _node(*row[1:5]) for row in rows if row[0].rstrip("*") in wanted}.values())
+
+
+def gpus_in(gres: str) -> int:
+    """``gpu:h100:4(S:0-1),gpu:a100:2`` is 6; ``(null)`` is 0."""
+    return sum(int(count) for count in _GPUS.findall(re.sub(r"\([^)]*\)", "", gres)))
+
+
+def scancel(ids: Sequence[str], *options: str) -> str:
+    """Signal or cancel jobs; returns what scancel complained about, such as a job that has just ended."""
+    try:
+        run("scancel", *options, *ids)
+    except SchedulerError as error:
+        return str(error)
+    return ""
+
+
+def _node(name: str, state: str, gres: str, used: str) -> NodeFree:
+    total, usable = gpus_in(gres), not _UNUSABLE.search(state)
+    free = max(0, total - gpus_in(used)) if usable else 0
+    return NodeFree(name, gpus_total=total, gpus_free=free, usable=usable, why_not="" if usable else state)
+
+
+def _cut(command: str) -> str:
+    return command if len(command) <= 200 else command[:200] + "…"

@@ -1,0 +1,124 @@
+"""Instances as steps of the allocation that this process runs in (salloc, sbatch), each on a part of its own.
+
+Invariant: ``srun --exact`` and never ``--overlap``: two steps never have the same GPU.  srun runs under
+``supervise.py``, so that a step ends at once when this process does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pytest_areal_eval.errors import SchedulerError
+from pytest_areal_eval.schedulers import logs, processes, supervise
+from pytest_areal_eval.schedulers.base import InstanceSpec, Lost, NodeFree
+from pytest_areal_eval.schedulers.slurm import commands
+from pytest_areal_eval.schedulers.slurm.launcher import Seen
+
+GRACE_S = 10.0
+
+_REFUSED = "Requested node configuration is not available"
+
+
+class Steps:
+    """Starts, watches and ends steps.
+
+    Args:
+        allocation: the job's id.
+        folder: srun's output.
+        run_name: begins the steps' names.
+    """
+
+    own_jobs = False
+
+    def __init__(self, allocation: str, folder: Path, run_name: str) -> None:
+        self._allocation, self._folder, self._run_name = allocation, folder, run_name
+        self._sruns: dict[str, subprocess.Popen[bytes]] = {}
+        self._outputs: dict[str, Path] = {}
+
+    @property
+    def place(self) -> str:
+        """What the nodes belong to, for messages."""
+        return f"the allocation {self._allocation}"
+
+    def nodes(self) -> list[NodeFree]:
+        """The allocation's nodes, with its GPUs on each; which are free, Slurm keeps to itself."""
+        text = commands.run("scontrol", "show", "job", "-d", self._allocation)
+        found: list[NodeFree] = []
+        for line in re.findall(r"^\s+Nodes=(\S+) .*$", text, re.MULTILINE):
+            gres = re.search(rf"Nodes={re.escape(line)} .*GRES=(\S*)", text)
+            gpus = commands.gpus_in(gres[1]) if gres else 0
+            names = commands.run("scontrol", "show", "hostnames", line).split()
+            found += [NodeFree(name, gpus_total=gpus, gpus_free=gpus) for name in names]
+        return found
+
+    def submit(self, key: str, spec: InstanceSpec, agent: list[str], exclude: Collection[str]) -> str:
+        """Start srun, which waits for a free part of the allocation; returns its supervisor's pid."""
+        output = self._folder / f"{key}.out"
+        supervisor = [sys.executable, "-I", "-S", supervise.__file__, str(os.getpid()), str(GRACE_S), "--"]
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SRUN_")) or k == "SLURM_CONF"}
+        env |= {"SLURM_JOB_ID": self._allocation, processes.MARK: key}
+        try:
+            with open(output, "wb") as file:
+                process = subprocess.Popen(
+                    [*supervisor, *self._srun(key, spec, exclude), sys.executable, *agent],
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    env=env,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise SchedulerError(f"{spec.name} cannot be started with its output in {output}: {error}.") from error
+        self._sruns[str(process.pid)], self._outputs[str(process.pid)] = process, output
+        return str(process.pid)
+
+    def look(self, ids: Sequence[str]) -> dict[str, Seen]:
+        """Where they are; no program is run for it."""
+        return {pid: self._seen(pid) for pid in ids}
+
+    def alive(self, ids: Sequence[str]) -> list[str]:
+        """Those whose srun has not ended: it ends after the last of its tasks."""
+        return [pid for pid in ids if self._sruns[pid].poll() is None]
+
+    def end(self, ids: Sequence[str], how: Literal["TERM", "KILL"]) -> str:
+        """SIGTERM to srun, which ends its step; SIGKILL to the step."""
+        for pid in ids:
+            supervise.send(self._sruns[pid].pid, signal.SIGTERM)
+        if how == "TERM":
+            return ""
+        steps = commands.run("squeue", "-h", "-s", "-j", self._allocation, "-o", "%i|%j").splitlines()
+        names = {self._step_name(self._outputs[pid].stem) for pid in ids}
+        ours = [step for step, _, name in (line.partition("|") for line in steps) if name in names]
+        return commands.scancel(ours, "--signal=KILL") if ours else ""
+
+    def output(self, which: str) -> Path:
+        """What srun and the agent printed."""
+        return self._outputs[which]
+
+    def _srun(self, key: str, spec: InstanceSpec, exclude: Collection[str]) -> list[str]:
+        shape = spec.shape
+        words = ["srun", "--exact", "--kill-on-bad-exit=1", "--unbuffered", f"--job-name={self._step_name(key)}"]
+        words += [f"--nodes={shape.nodes}", f"--ntasks={shape.nodes}", "--ntasks-per-node=1"]
+        words += [f"--cpus-per-task={shape.cpus_per_node}"]
+        words += [f"--gpus-per-node={shape.gpus_per_node}"] if shape.gpus_per_node else ["--gres=none"]
+        # 0 lets steps share the allocation's memory; without it the first step takes all.
+        words += [f"--mem={round((shape.mem_gb_per_node or 0) * 1024)}M"]
+        return words + ([f"--exclude={','.join(sorted(exclude))}"] if exclude else [])
+
+    def _step_name(self, key: str) -> str:
+        return f"{self._run_name}-{key}"
+
+    def _seen(self, pid: str) -> Seen:
+        status = self._sruns[pid].poll()
+        if status is None:
+            return Seen("waiting", f"srun {pid} waits for a free part of {self.place}")
+        said = logs.tail(str(self._outputs[pid]), 5)
+        reason = f"srun exited with {status}"
+        return Seen("gone", reason, never=_REFUSED in said, lost=Lost.EXITED)
