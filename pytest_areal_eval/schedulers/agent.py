@@ -174,6 +174,7 @@ class Node:
         facts = {
             "kind": kind,
             "try": self.tries,
+            "at": time.time(),
             "key": self.spec["key"],
             "rank": self.rank,
             "node": self.name,
