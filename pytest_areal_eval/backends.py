@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_areal_eval.controller import RolloutController
     from pytest_areal_eval.engines.base import Engine
     from pytest_areal_eval.schedulers.base import Scheduler
+    from pytest_areal_eval.schedulers.slurm import SlurmOptions
 
 ENGINES = ("hf", "sglang", "vllm", "openai")
 INSTALL = {"sglang": "pip install 'sglang[all]'", "vllm": "pip install vllm"}
@@ -30,6 +32,10 @@ def check_options(settings: Settings) -> None:
     if settings.get("replay") is not None:
         return
     parse_backend(settings)
+    if settings.get("scheduler") == "slurm":
+        from pytest_areal_eval.schedulers.slurm.options import check_installed
+
+        check_installed()
     for path in settings.get("model", []):
         checkpoint = inspect_checkpoint(path)
         wanted, context = settings.get("max-new-tokens"), checkpoint.context_length
@@ -67,11 +73,29 @@ def build_scheduler(settings: Settings, log_dir: Path) -> Scheduler | None:
     if settings.get("replay") is not None:
         return None
     name = settings.get("scheduler", "local")
+    if name == "slurm":
+        from pytest_areal_eval.schedulers.slurm import SlurmScheduler
+
+        shared_dir = Path(settings.get("shared-dir") or log_dir)
+        return SlurmScheduler(shared_dir=shared_dir, options=slurm_options(settings))
     if name != "local":
         raise ConfigError(f"--scheduler={name}: not supported by this version yet", "Use --scheduler=local.")
     from pytest_areal_eval.schedulers.local import LocalScheduler
 
     return LocalScheduler(log_dir=log_dir)
+
+
+def slurm_options(settings: Settings) -> SlurmOptions:
+    """The ``--slurm-*`` options."""
+    from pytest_areal_eval.schedulers.slurm import SlurmOptions
+
+    names = ("partition", "account", "qos", "time", "constraint", "exclude")
+    return SlurmOptions(
+        **{name: settings.get(f"slurm-{name}") for name in names},
+        sbatch_args=tuple(settings.get("slurm-sbatch-arg", ())),
+        setup=tuple(settings.get("slurm-setup", ())),
+        prefix=tuple(shlex.split(settings.get("slurm-prefix", ""))),
+    )
 
 
 def build_controller(
