@@ -85,6 +85,41 @@ def build_scheduler(settings: Settings, log_dir: Path) -> Scheduler | None:
     return LocalScheduler(log_dir=log_dir)
 
 
+def check_ray(settings: Settings) -> None:
+    """Find what is wrong with Ray's options without Ray, which takes seconds to import and minutes to give up.
+
+    Raises:
+        ConfigError: Ray is not installed, no cluster answers, or the runtime environment cannot be read.
+    """
+    from pytest_areal_eval.schedulers.ray.address import check, resolve
+
+    check(resolve(_ray_address(settings)))
+    _runtime_env(settings)
+
+
+def _ray_scheduler(settings: Settings, log_dir: Path) -> Scheduler:
+    from pytest_areal_eval.schedulers.ray.scheduler import RayScheduler
+
+    return RayScheduler(
+        log_dir=log_dir,
+        address=_ray_address(settings),
+        runtime_env=_runtime_env(settings),
+        elastic=bool(settings.get("ray-elastic", False)),
+    )
+
+
+def _ray_address(settings: Settings) -> str | None:
+    address: str | None = settings.get("ray-address") or os.environ.get("RAY_ADDRESS")
+    return address
+
+
+def _runtime_env(settings: Settings) -> dict[str, Any] | None:
+    from pytest_areal_eval.schedulers.ray.address import read_runtime_env
+
+    text = settings.get("ray-runtime-env")
+    return None if text is None else read_runtime_env(text)
+
+
 def slurm_options(settings: Settings) -> SlurmOptions:
     """The ``--slurm-*`` options."""
     from pytest_areal_eval.schedulers.slurm import SlurmOptions

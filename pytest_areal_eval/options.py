@@ -138,6 +138,14 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("backend", "Inference engine and its replicas, such as hf or hf:d2 (default: hf)", metavar="SPEC"),
     Option("scheduler", "What starts the servers: local (default), ray or slurm", scheduler_name, metavar="NAME"),
+    Option(
+        "ray-address",
+        "Ray cluster that --scheduler=ray uses: HOST:PORT, auto, or local to start one here (default: RAY_ADDRESS, "
+        "else local)",
+        metavar="ADDRESS",
+    ),
+    Option("ray-runtime-env", "Ray runtime environment of the servers: JSON, or a JSON file", metavar="JSON"),
+    Option("ray-elastic", "Ray's autoscaler can add nodes: wait for what does not fit now", kind="flag"),
     Option("slurm-partition", "Slurm: partition of the servers' jobs", metavar="NAME"),
     Option("slurm-account", "Slurm: account that pays for them", metavar="NAME"),
     Option("slurm-qos", "Slurm: their quality of service", metavar="NAME"),
