@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,8 @@ def check_options(settings: Settings) -> None:
     if settings.get("replay") is not None:
         return
     parse_backend(settings)
+    if settings.get("scheduler") == "ray":
+        check_ray(settings)
     if settings.get("scheduler") == "slurm":
         from pytest_areal_eval.schedulers.slurm.options import check_installed
 
@@ -78,8 +81,8 @@ def build_scheduler(settings: Settings, log_dir: Path) -> Scheduler | None:
 
         shared_dir = Path(settings.get("shared-dir") or log_dir)
         return SlurmScheduler(shared_dir=shared_dir, options=slurm_options(settings))
-    if name != "local":
-        raise ConfigError(f"--scheduler={name}: not supported by this version yet", "Use --scheduler=local.")
+    if name == "ray":
+        return _ray_scheduler(settings, log_dir)
     from pytest_areal_eval.schedulers.local import LocalScheduler
 
     return LocalScheduler(log_dir=log_dir)
