@@ -46,7 +46,8 @@ class GenerationHyperparameters:
 
     def new(self, **changes: Any) -> GenerationHyperparameters:
         """A copy with some fields changed; lists are copied too."""
-        return GenerationHyperparameters(**{**dataclasses.asdict(self), **changes})
+        stop = None if self.stop is None else list(self.stop)
+        return dataclasses.replace(self, **{"stop_token_ids": list(self.stop_token_ids), "stop": stop, **changes})
 
     def new_with_stop_and_pad_token_ids(self, tokenizer: Any) -> GenerationHyperparameters:
         """A copy whose ``stop_token_ids`` also hold the tokenizer's pad and eos ids."""
