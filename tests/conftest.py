@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+pytest.register_assert_rewrite("support.scheduler_contract")
 pytest_plugins = ["pytester"]
 
 CONFTEST = """

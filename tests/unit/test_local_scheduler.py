@@ -1,8 +1,7 @@
-"""The scheduler's contract, for each scheduler that can run here; then what only the local one promises."""
+"""The local scheduler: the contract, and what only it promises."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -10,22 +9,28 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support.scheduler_contract import (
+    PROGRAMS,
+    PYTHON,
+    SERVER,
+    SLEEP,
+    SchedulerContract,
+    shell,
+    status_of,
+    until_gone,
+)
 from support.waiting import pids_in, until
 
 from pytest_areal_eval.errors import CannotFit, ConfigError, SchedulerError
 from pytest_areal_eval.schedulers import gpus, locks, ports, postmortem, processes, supervise
-from pytest_areal_eval.schedulers.base import Handle, InstanceSpec, Lost, Scheduler, Shape, State, Status
+from pytest_areal_eval.schedulers.base import Handle, InstanceSpec, Lost, Shape, State
 from pytest_areal_eval.schedulers.local import LocalScheduler
 
-PROGRAMS = Path(__file__).parents[1] / "programs"
-PYTHON = (sys.executable, "-I", "-S")
-SERVER = (*PYTHON, str(PROGRAMS / "server.py"), "{host}", "{port}", "{nonce}")
-SLEEP = ("sleep", "300")
 TWO_GPUS = """GPU 0: NVIDIA H200 (UUID: GPU-8932f937-d72c-4106-c12f-20bd9faed9f6)
 GPU 1: NVIDIA H200 (UUID: GPU-1c2f0a11-0000-4106-c12f-20bd9faed9f6)
 """
@@ -37,44 +42,10 @@ GPU 2: NVIDIA A100-SXM4-40GB (UUID: GPU-cccc)
   MIG 7g.40gb     Device  0: (UUID: MIG-c0)
 """
 
-Factory = Callable[[Path], Scheduler]
-
-
-def local(folder: Path) -> Scheduler:
-    return make_local(folder)
-
 
 def make_local(folder: Path, devices: tuple[str, ...] | None = ()) -> LocalScheduler:
     (folder / "locks").mkdir(exist_ok=True)
     return LocalScheduler(log_dir=folder / "logs", gpus=devices, lock_dir=folder / "locks")
-
-
-def shell(text: str, name: str = "m/0", **env: str) -> InstanceSpec:
-    return InstanceSpec(name, ("sh", "-c", text), env)
-
-
-def status_of(scheduler: Scheduler, handle: Handle) -> Status:
-    return scheduler.poll([handle])[handle]
-
-
-def until_gone(scheduler: Scheduler, handle: Handle, limit_s: float = 8.0) -> Status:
-    deadline = time.monotonic() + limit_s
-    while (status := status_of(scheduler, handle)).state is not State.GONE:
-        assert time.monotonic() < deadline, f"{handle.name} is not gone within {limit_s} s"
-        time.sleep(0.01)
-    return status
-
-
-def nonce_at(host: str, port: int, limit_s: float = 8.0) -> str:
-    deadline = time.monotonic() + limit_s
-    while True:
-        try:
-            with socket.create_connection((host, port), timeout=2) as connection:
-                connection.sendall(b"GET /health HTTP/1.1\r\n\r\n")
-                return connection.makefile().read().rpartition("\n")[2]
-        except ConnectionRefusedError:
-            assert time.monotonic() < deadline, f"nothing listens on {host}:{port}"
-            time.sleep(0.01)
 
 
 @pytest.fixture
@@ -91,123 +62,8 @@ def on_two_gpus(tmp_path: Path) -> Iterator[LocalScheduler]:
     one.close()
 
 
-class TestContract:
-    """What the controller's fleet relies on, whatever the scheduler; a new one joins by its factory."""
-
-    @pytest.fixture(params=[pytest.param(local, id="local")])
-    def scheduler(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scheduler]:
-        factory: Factory = request.param
-        one = factory(tmp_path)
-        yield one
-        one.close()
-
-    def test_a_server_answers_at_its_address_with_its_nonce(self, scheduler: Scheduler) -> None:
-        handle = scheduler.start(InstanceSpec("m/0", SERVER))
-        address = status_of(scheduler, handle).address
-        assert address is not None
-        assert nonce_at(address.host, address.port) == address.nonce
-        assert address.log_path == scheduler.log_path(handle)
-        assert f"listening on {address.host}:{address.port}" in scheduler.log_tail(handle)
-
-    def test_placeholders_are_filled_in_argv_and_environment(self, scheduler: Scheduler) -> None:
-        handle = scheduler.start(
-            InstanceSpec("m/0", ("sh", "-c", 'echo "$0 $AT"', '{"a": {port}}'), {"AT": "{host}:{port} {nonce} {other}"})
-        )
-        address = until_gone(scheduler, handle).address
-        assert address is not None
-        first, _, rest = scheduler.log_tail(handle).splitlines()[0].partition("} ")
-        assert json.loads(first + "}") == {"a": address.port}
-        assert rest == f"{address.host}:{address.port} {address.nonce} {{other}}"
-
-    def test_start_returns_before_the_server_does_anything(self, scheduler: Scheduler) -> None:
-        started = time.monotonic()
-        handle = scheduler.start(InstanceSpec("m/0", SLEEP))
-        assert time.monotonic() - started < 2
-        assert status_of(scheduler, handle).state in (State.WAITING, State.STARTING, State.UP)
-
-    def test_an_exit_is_told_with_its_code_and_the_last_log_line(self, scheduler: Scheduler) -> None:
-        """C93: "server launch failed" must say why."""
-        handle = scheduler.start(shell("echo first; echo CUDA error: no device >&2; exit 3"))
-        status = until_gone(scheduler, handle)
-        assert (status.lost, status.exit_code) == (Lost.EXITED, 3)
-        assert "exited with 3 after" in status.reason
-        assert status.reason.endswith("last log line: CUDA error: no device")
-
-    def test_a_killed_server_is_told_with_the_signal(self, scheduler: Scheduler) -> None:
-        handle = scheduler.start(shell("kill -SEGV $$"))
-        status = until_gone(scheduler, handle)
-        assert (status.lost, status.exit_code) == (Lost.KILLED, -signal.SIGSEGV)
-        assert "SIGSEGV" in status.reason
-
-    def test_a_status_does_not_change_once_gone(self, scheduler: Scheduler) -> None:
-        handle = scheduler.start(shell("exit 3"))
-        first = until_gone(scheduler, handle)
-        scheduler.stop([handle])
-        assert status_of(scheduler, handle) == first
-
-    def test_an_unknown_handle_is_a_status_not_an_exception(self, scheduler: Scheduler) -> None:
-        stranger = Handle("m/9", 1, "1")
-        assert status_of(scheduler, stranger).lost is Lost.UNKNOWN
-        scheduler.stop([stranger])
-        with pytest.raises(SchedulerError, match=r"m/9 .* was not started"):
-            scheduler.log_tail(stranger)
-
-    def test_stop_leaves_nothing_and_may_be_repeated(self, scheduler: Scheduler, tmp_path: Path) -> None:
-        """C92: not even a daemon."""
-        out = tmp_path / "pids"
-        handle = scheduler.start(InstanceSpec("m/0", (*PYTHON, str(PROGRAMS / "family.py"), str(out))))
-        pids_in(out)
-        scheduler.stop([handle])
-        assert not any(map(processes.running, pids_in(out)))
-        status = status_of(scheduler, handle)
-        assert (status.state, status.lost) == (State.GONE, Lost.CANCELLED)
-        scheduler.stop([handle])
-
-    def test_stop_kills_what_ignores_it_after_the_grace(self, scheduler: Scheduler, tmp_path: Path) -> None:
-        out = tmp_path / "pids"
-        handle = scheduler.start(InstanceSpec("m/0", (*PYTHON, str(PROGRAMS / "family.py"), str(out), "stubborn")))
-        pids_in(out)
-        started = time.monotonic()
-        scheduler.stop([handle], grace_s=0.3)
-        assert 0.3 <= time.monotonic() - started < 3
-        assert not any(map(processes.running, pids_in(out)))
-
-    def test_each_attempt_has_its_own_number_and_log(self, scheduler: Scheduler) -> None:
-        handles = [scheduler.start(shell(f"echo try {i}")) for i in (1, 2)]
-        for handle in handles:
-            until_gone(scheduler, handle)
-        assert [handle.attempt for handle in handles] == [1, 2]
-        assert [scheduler.log_tail(handle).splitlines()[0] for handle in handles] == ["try 1", "try 2"]
-
-    def test_the_tail_is_the_last_lines(self, scheduler: Scheduler) -> None:
-        handle = scheduler.start(shell("seq 1 100000; printf 'bad \\377 byte\\n'; exec sleep 300"))
-        until(lambda: "byte" in scheduler.log_tail(handle, 1), "the last line")
-        assert scheduler.log_tail(handle, 2).splitlines() == ["100000", "bad \ufffd byte"]
-
-    def test_sixteen_instances_run_at_once_on_ports_of_their_own(self, scheduler: Scheduler) -> None:
-        handles = [scheduler.start(InstanceSpec(f"m/{i}", SERVER)) for i in range(16)]
-        addresses = [status.address for status in scheduler.poll(handles).values()]
-        for address in addresses:
-            assert address is not None
-            assert nonce_at(address.host, address.port) == address.nonce
-        assert len({address.port for address in addresses if address}) == 16
-        scheduler.stop(handles)
-        assert {status.state for status in scheduler.poll(handles).values()} == {State.GONE}
-
-    def test_more_than_there_is_cannot_fit_and_starts_nothing(self, scheduler: Scheduler, tmp_path: Path) -> None:
-        with pytest.raises(CannotFit, match=r"m/0 asks for 99 GPUs; .* 0 "):
-            scheduler.start(InstanceSpec("m/0", ("touch", str(tmp_path / "ran")), shape=Shape(gpus_per_node=99)))
-        with pytest.raises(CannotFit, match=r"m/0 asks for 99 nodes; .* 1\b"):
-            scheduler.start(InstanceSpec("m/0", ("touch", str(tmp_path / "ran")), shape=Shape(nodes=99)))
-        assert not (tmp_path / "ran").exists()
-
-    def test_close_stops_all_and_may_be_repeated(self, scheduler: Scheduler) -> None:
-        handles = [scheduler.start(InstanceSpec(f"m/{i}", SLEEP)) for i in range(2)]
-        scheduler.close()
-        assert {status.lost for status in scheduler.poll(handles).values()} == {Lost.CANCELLED}
-        scheduler.close()
-        with pytest.raises(SchedulerError, match="closed"):
-            scheduler.start(InstanceSpec("m/2", SLEEP))
+class TestContract(SchedulerContract):
+    """The local scheduler keeps it."""
 
 
 class TestEnvironment:
