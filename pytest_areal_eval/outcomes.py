@@ -13,6 +13,7 @@ import pytest
 
 from pytest_areal_eval.api import Episode, EpisodeStatus, Rollout
 from pytest_areal_eval.errors import ArealEvalError
+from pytest_areal_eval.report.text import printable
 from pytest_areal_eval.session import SESSION, EvaluationSession, Group, membership
 from pytest_areal_eval.stats.results import EpisodeResult, ItemResult
 from pytest_areal_eval.workflows.testbody import TestBodyWorkflow
@@ -54,9 +55,13 @@ def _begin(item: pytest.Item, group: Group, session: EvaluationSession, controll
 
 def _stop(item: pytest.Item, session: EvaluationSession, error: ArealEvalError | None) -> None:
     """End the session on this item: one message, not one for each that would have followed."""
+    _stop_with(item, session, error)
+    pytest.fail(f"areal-eval: {str(error).splitlines()[0]}", pytrace=False)
+
+
+def _stop_with(item: pytest.Item, session: EvaluationSession, error: ArealEvalError | None) -> None:
     session.engine_error = error
     item.session.shouldstop = f"areal-eval: {type(error).__name__}"
-    pytest.fail(f"areal-eval: {str(error).splitlines()[0]}", pytrace=False)
 
 
 def call(item: pytest.Function) -> bool | None:
@@ -99,6 +104,10 @@ def explain(wrong: Sequence[Episode], n_samples: int) -> str:
 def annotate(item: pytest.Item, call_info: pytest.CallInfo[None], report: pytest.TestReport) -> None:
     """Put the item's result, its duration and its score on its call report."""
     found = membership(item)
+    failure = call_info.excinfo.value if call_info.excinfo is not None else None
+    if found is not None and call_info.when == "setup" and isinstance(failure, ArealEvalError):
+        _stop_with(item, item.config.stash[SESSION], failure)  # a fixture's, which each test would say again
+        report.longrepr = f"areal-eval: {str(failure).splitlines()[0]}"
     if found is None or call_info.when != "call" or _PICKED not in item.stash:
         return
     group, _ = found
@@ -117,9 +126,17 @@ def annotate(item: pytest.Item, call_info: pytest.CallInfo[None], report: pytest
         "xfail": group.xfail_reason,
         "result": result.to_dict(),
     }
+    _disarm(report)
     vars(report)["areal_eval"] = carried  # xdist carries a report's attributes over
     item.user_properties[:] = [*_foreign(item.user_properties), *score_properties(rollout)]
     report.user_properties = list(item.user_properties)
+
+
+def _disarm(report: pytest.TestReport) -> None:
+    """What a model wrote may be escape sequences; in a traceback or in captured output a terminal would obey them."""
+    if report.failed and printable(text := report.longreprtext) != text:
+        report.longrepr = printable(text)
+    report.sections = [(title, printable(content)) for title, content in report.sections]
 
 
 def _expected_failure_is_the_gates(group: Group, call_info: pytest.CallInfo[None], report: pytest.TestReport) -> None:

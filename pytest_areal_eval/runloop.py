@@ -89,8 +89,11 @@ class CompletionOrder:
             "teardown",
             reraise=(KeyboardInterrupt, pytest.exit.Exception),
         )
-        if setup.excinfo is not None and isinstance(setup.excinfo.value, UserError):
-            raise pytest.UsageError(str(setup.excinfo.value)) from setup.excinfo.value
+        failure = setup.excinfo.value if setup.excinfo is not None else None
+        if isinstance(failure, UserError):
+            raise pytest.UsageError(str(failure)) from failure
+        if isinstance(failure, ArealEvalError):  # of a conftest's own controller, which each test would say again
+            self._stop_for_engine(failure)
         return arguments
 
     def _in_completion_order(self, group: Group, block: Sequence[pytest.Item], after: pytest.Item | None) -> None:
