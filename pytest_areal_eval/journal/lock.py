@@ -96,6 +96,19 @@ class RunLock:
             os.close(fd)
 
 
+def held_by(folder: Path) -> Holder | None:
+    """Who holds a run now; None where nobody does, or the process that did is gone."""
+    try:
+        fd = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        holder = _read_holder(fd)
+    finally:
+        os.close(fd)
+    return holder if holder is not None and holder.may_live() else None
+
+
 def _held(path: Path, holder: Holder | None) -> JournalError:
     who = f"process {holder.pid} on {holder.host}" if holder else "another process"
     return JournalError(

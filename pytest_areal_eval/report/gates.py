@@ -26,16 +26,7 @@ class Decided:
 
     def to_dict(self) -> dict[str, Any]:
         """For ``run.json``."""
-        v = self.verdict
-        return {
-            "evaluation": self.row.name,
-            "gate": str(v.gate),
-            "outcome": v.outcome,
-            "value": v.value,
-            "se": v.se,
-            "n": v.n,
-            "message": v.message,
-        }
+        return self.verdict.to_dict(self.row.name)
 
 
 def decide_gates(session: pytest.Session, board: Scoreboard, *, even_partial: bool) -> list[Decided]:
@@ -71,7 +62,6 @@ def gates_for(name: str, key: str, decorated: list[Gate], optional: list[tuple[s
 def _report(session: pytest.Session, found: Decided) -> None:
     hook = session.config.hook
     location = (found.row.file, None, f"{found.row.name}::gate")
-    session.testscollected += 1
     hook.pytest_runtest_logstart(nodeid=found.nodeid, location=location)
     for when in ("setup", "call", "teardown"):
         hook.pytest_runtest_logreport(report=_phase(found, location, when))

@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.stats import Gate, ItemResult, Summary, summarize
+
+if TYPE_CHECKING:
+    import pytest
 
 
 @dataclass

@@ -11,7 +11,7 @@ import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from pytest_areal_eval.errors import ConfigError
 from pytest_areal_eval.stats.estimators import Estimate
@@ -91,6 +91,11 @@ class Verdict:
     se: float | None
     n: int
     message: str
+
+    def to_dict(self, evaluation: str) -> dict[str, Any]:
+        """For ``run.json``."""
+        plain = {name: getattr(self, name) for name in ("outcome", "value", "se", "n", "message")}
+        return {"evaluation": evaluation, "gate": str(self.gate), **plain}
 
 
 def parse_gate(text: str) -> Gate:

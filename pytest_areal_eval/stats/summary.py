@@ -198,7 +198,7 @@ def summarize(
         n_total=n_total,
         n_samples=n_samples,
         pass_mark=pass_mark,
-        counts=Counter(e.status for e in episodes),
+        counts=_counts(episodes),
         cancelled=sum(len(item.episodes) for item in items) - len(episodes),
         missed=sum(item.reward is not None and item.reward < pass_mark for item in items),
         cut=sum(e.was_cut for e in episodes),
@@ -232,6 +232,12 @@ def _ks(n_samples: int, wanted: Collection[int]) -> tuple[int, ...]:
     """1, 2, 4, ... and n_samples where episodes repeat, and what else was wanted and can be had."""
     usual = {2**i for i in range(n_samples.bit_length())} | {n_samples} if n_samples > 1 else set()
     return tuple(sorted(usual | {k for k in wanted if 1 <= k <= n_samples}))
+
+
+def _counts(episodes: Sequence[EpisodeResult]) -> dict[EpisodeStatus, int]:
+    """The commonest first, whichever occurred first."""
+    found = Counter(e.status for e in episodes)
+    return {status: found[status] for status in sorted(found, key=lambda s: (-found[s], s))}
 
 
 def _is_scored(episode: EpisodeResult) -> bool:

@@ -1,0 +1,7 @@
+"""placeholder"""
+
+from typing import Any
+
+
+def add(commands: Any) -> None:
+    """Nothing yet."""

@@ -1,0 +1,125 @@
+"""``areal-eval show``: a run's table and gates again, or everything that is known of one item."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pytest_areal_eval.cli.common import add_run, load, pick, say, say_table, width
+
+if TYPE_CHECKING:
+    from pytest_areal_eval.api import Episode
+    from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun
+
+
+def add(commands: Any) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "show", help="print a run's table, or one item", description="Print a run's table and gates, or its items."
+    )
+    add_run(parser)
+    parser.add_argument("--evaluation", metavar="NAME", help="only this one")
+    parser.add_argument("--item", metavar="ID", help="everything about one item")
+    parser.add_argument("--missed", type=int, nargs="?", const=20, metavar="N", help="list items below the pass mark")
+    parser.add_argument("--json", action="store_true", help="print the summaries as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print what was asked for."""
+    saved = load(arguments.run_name, arguments.results_dir)
+    evaluations = pick(saved, arguments.evaluation)
+    if arguments.json:
+        print(json.dumps({e.name: e.row.summary().to_dict() for e in evaluations}, indent=2))
+    elif arguments.item is not None:
+        _show_item(saved, evaluations, arguments.item)
+    else:
+        _show_table(saved, evaluations)
+        if arguments.missed is not None:
+            _show_missed(evaluations, arguments.missed)
+    return 0
+
+
+def _show_table(saved: SavedRun, evaluations: Sequence[SavedEvaluation]) -> None:
+    from pytest_areal_eval.report.table import summary_lines
+
+    say(f"{saved.name}: {', '.join(saved.models) or 'no model'}")
+    for line in summary_lines([e.row for e in evaluations], width()):
+        say(line)
+    names = {e.name for e in evaluations}
+    for gate in saved.info.get("gates", []):
+        if gate["evaluation"] in names:
+            say(f"gate {gate['outcome'].upper():<5} {gate['evaluation']}: {gate['message']}")
+    for e in evaluations:
+        if e.owed:
+            say(
+                f"{e.name}: {len(e.owed)} more items lack some of their {e.row.n_samples} episodes and are in no number"
+            )
+    if saved.info.get("status") == "started":
+        say("the run has not finished, or was killed; these are the items that are in its journal")
+
+
+def _show_missed(evaluations: Sequence[SavedEvaluation], limit: int) -> None:
+    for e in evaluations:
+        missed = [item for item in e.row.results.values() if (item.reward or 0.0) < e.row.pass_mark]
+        say(f"\n{e.name}: {len(missed)} of {len(e.row.results)} items are below the pass mark {e.row.pass_mark:g}")
+        rows = []
+        for item in missed[:limit]:
+            worst = min(e.episodes[item.item_id], key=lambda episode: episode.counted_reward)
+            rows.append([item.item_id, f"{item.reward:.3f}", worst.status.value, answer_of(worst), worst.gold or ""])
+        if rows:
+            say_table(("item", "reward", "status", "answer", "gold"), rows, right=("reward",))
+        if len(missed) > limit:
+            say(f"and {len(missed) - limit} more: --missed={len(missed)}")
+
+
+def _show_item(saved: SavedRun, evaluations: Sequence[SavedEvaluation], item_id: str) -> None:
+    from pytest_areal_eval.errors import UserError
+
+    found = [e for e in evaluations if item_id in e.episodes]
+    if not found:
+        close = [name for e in evaluations for name in e.episodes if item_id in name][:5]
+        hint = f"There are: {', '.join(close)}." if close else "areal-eval show RUN --missed lists ids."
+        raise UserError(f"{saved.name} has no item {item_id!r}", hint)
+    for e in found:
+        say(f"{e.name}[{item_id}]: reward {e.row.results[item_id].reward:.4f}")
+        columns = e.items[item_id].columns if item_id in e.items else {}
+        if columns:
+            say("  ".join(f"{name}={value}" for name, value in columns.items()))
+        say(f"\n--- prompt ---\n{e.episodes[item_id][0].prompt}")
+        for episode in e.episodes[item_id]:
+            _show_episode(episode)
+
+
+def _show_episode(e: Episode) -> None:
+    reward = "none" if e.reward is None else f"{e.reward:g}"
+    say(
+        f"\n--- episode {e.index}: {e.status}, reward {reward}, {e.output_tokens} tokens, {e.latency_s:.2f} s, "
+        f"stopped by {e.stop_reason or 'nothing'} ---"
+    )
+    if e.reasoning:
+        say(f"[reasoning]\n{e.reasoning}\n[answer]")
+    say(e.completion)
+    if e.extracted is not None or e.gold is not None:
+        say(f"extracted: {e.extracted}   gold: {e.gold}")
+    for name, value in e.metrics.items():
+        say(f"{name}: {value:g}")
+    if e.error:
+        say(f"error: {e.error}")
+    if e.traceback:
+        say(e.traceback)
+
+
+def answer_of(episode: Episode, limit: int = 60) -> str:
+    """What an episode answered, on one line: what the grader read, else the end of what the model wrote."""
+    if episode.extracted:
+        return _short(episode.extracted, limit)
+    text = " ".join(episode.completion.split()) or episode.error
+    return text if len(text) <= limit else f"…{text[-limit + 1 :]}"
+
+
+def _short(text: str, limit: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -1,0 +1,172 @@
+"""Several runs of disjoint items as one run.
+
+Invariant: what is merged agrees in everything that makes a score but the items, and no episode is in two parts.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_areal_eval.errors import ConfigError, UserError
+from pytest_areal_eval.journal import Journal, RunFolder
+from pytest_areal_eval.journal.items import copy_items
+from pytest_areal_eval.report.saved import SavedRun, read_run
+from pytest_areal_eval.report.scoreboard import Row
+from pytest_areal_eval.stats import Gate, Verdict, decide
+
+_PER_SHARD = ("n_selected", "n_planned", "summary", "node")
+"""What may differ between the descriptions of one evaluation's shards."""
+
+
+def merge_runs(parts: Sequence[SavedRun], where: Path, *, new: bool) -> Path:
+    """Write the merged run.
+
+    Args:
+        parts: the runs.
+        where: the new run's folder.
+        new: ``where`` is the results folder instead, and gets a run with a name of its own.
+
+    Returns:
+        The new run's folder.
+
+    Raises:
+        UserError: the parts do not belong together, or an item is in two of them.
+        JournalError: the folder cannot be written.
+    """
+    described = _agree(parts)
+    _refuse_overlap(parts)
+    missing = _missing_shards(parts)
+    folder = RunFolder.create(where, name_hint="merged") if new else _create(where)
+    with folder:
+        for part in parts:
+            copy_items(part.path, folder.path)
+        with Journal.open(folder.path) as journal:
+            for part in parts:
+                for evaluation in part.evaluations.values():
+                    for episodes in evaluation.episodes.values():
+                        for episode in episodes:
+                            journal.append(episode)
+        info = _info(parts, described) | {"missing": missing}
+        folder.write_run(info | {"gates": []})
+        whole = read_run(folder.path)
+        for name, evaluation in whole.evaluations.items():
+            described[name]["summary"] = evaluation.row.summary().to_dict()
+        folder.write_run(info | {"gates": _decided(whole, missing)})
+    return folder.path
+
+
+def _agree(parts: Sequence[SavedRun]) -> dict[str, dict[str, Any]]:
+    """Each evaluation as the parts describe it alike, with the items of all."""
+    _must_equal("checkpoint", [(part, _fingerprints(part)) for part in parts])
+    together: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(name for part in parts for name in part.evaluations):
+        having = [(part, part.evaluations[name]) for part in parts if name in part.evaluations]
+        _must_equal(name, [(part, _without(e.described)) for part, e in having])
+        together[name] = {
+            **_without(having[0][1].described),
+            "node": having[0][1].row.key,
+            "n_selected": sum(e.row.n_selected for _, e in having),
+            "n_planned": sum(e.row.n_planned for _, e in having),
+            "gates": list(dict.fromkeys(str(gate) for _, e in having for gate in e.row.gates)),
+        }
+    return together
+
+
+def _must_equal(what: str, values: Sequence[tuple[SavedRun, Any]]) -> None:
+    first, expected = values[0]
+    for part, value in values[1:]:
+        if value != expected:
+            raise UserError(
+                f"{first.name} and {part.name} cannot be merged: {what} differs: {_first_difference(expected, value)}",
+                "Only runs of the same evaluations on the same checkpoint with the same settings are one run.",
+            )
+
+
+def _first_difference(a: Any, b: Any, path: str = "") -> str:
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        for key in sorted({*a, *b}):
+            if a.get(key) != b.get(key):
+                return _first_difference(a.get(key), b.get(key), f"{path}.{key}" if path else str(key))
+    return f"{path or 'it'} is {a!r} and {b!r}"
+
+
+def _refuse_overlap(parts: Sequence[SavedRun]) -> None:
+    seen: dict[tuple[str, str], SavedRun] = {}
+    for part in parts:
+        for evaluation in part.evaluations.values():
+            for item_id in evaluation.episodes:
+                other = seen.setdefault((evaluation.name, item_id), part)
+                if other is not part:
+                    raise UserError(
+                        f"{evaluation.name}[{item_id}] is in {other.name} and in {part.name}",
+                        "Shards are disjoint: were these runs made with --shard=1/N, 2/N, ...?",
+                    )
+
+
+def _info(parts: Sequence[SavedRun], described: Mapping[str, Any]) -> dict[str, Any]:
+    first = parts[0].info
+    kept = {name: first[name] for name in ("schema", "git", "versions", "machine", "models") if name in first}
+    given = dict(first.get("settings", {}).get("given", {}))
+    given.pop("shard", None)
+    ini = {name: value for name, value in first.get("settings", {}).get("ini", {}).items() if name != "shard"}
+    return {
+        **kept,
+        "status": "finished",
+        "exit_status": max(int(part.info.get("exit_status", 0)) for part in parts),
+        "started_at": min(float(part.info.get("started_at", time.time())) for part in parts),
+        "finished_at": max(float(part.info.get("finished_at", 0.0)) for part in parts),
+        "merged_at": time.time(),
+        "merged_from": [{"run": part.name, "command_line": part.info.get("command_line", [])} for part in parts],
+        "command_line": ["areal-eval", "merge", *(part.name for part in parts)],
+        "settings": {"given": given, "ini": ini},
+        "evaluations": described,
+    }
+
+
+def _decided(whole: SavedRun, missing: str) -> list[dict[str, Any]]:
+    return [_decide(e.row, gate, missing).to_dict(e.name) for e in whole.evaluations.values() for gate in e.row.gates]
+
+
+def _decide(row: Row, gate: Gate, missing: str) -> Verdict:
+    summary = row.summary()
+    try:
+        return decide(gate, summary, partial_reason=missing or row.partial_reason())
+    except ConfigError as error:
+        return Verdict(gate, "fail", None, None, summary.n_items, str(error))
+
+
+def _missing_shards(parts: Sequence[SavedRun]) -> str:
+    """Which shards are not among the parts, for a person; empty where all are, or none was a shard.
+
+    Raises:
+        UserError: the parts are shards of different divisions.
+    """
+    shards = {row.shard: part for part in parts for row in part.rows}
+    sizes = {shard[1] for shard in shards if shard is not None}
+    if len(sizes) > 1 or (sizes and None in shards):
+        names = ", ".join(f"{part.name} ({'/'.join(map(str, shard or ('whole',)))})" for shard, part in shards.items())
+        raise UserError(
+            f"these are no shards of one division: {names}", "Merge the runs of one --shard=I/N, I from 1 to N."
+        )
+    absent = [f"{i}/{n}" for n in sizes for i in range(1, n + 1) if (i, n) not in shards]
+    return f"of the shards {', '.join(absent)} {'is' if len(absent) == 1 else 'are'} missing" if absent else ""
+
+
+def _fingerprints(part: SavedRun) -> Any:
+    return sorted(model.get("fingerprint", {}).get("digest", "") for model in part.info.get("models", {}).values())
+
+
+def _without(described: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in described.items() if name not in _PER_SHARD and name != "gates"}
+    return dict(json.loads(json.dumps(kept)))
+
+
+def _create(path: Path) -> RunFolder:
+    if path.exists():
+        raise UserError(f"{path} exists already", "Give --output a folder that does not.")
+    path.mkdir(parents=True)
+    return RunFolder(path)

@@ -1,0 +1,191 @@
+"""A run read back from its folder: the rows of its table, and every episode behind them.
+
+Invariant: numbers come from the journal alone, by the same code as the table that pytest printed.  An item counts when
+all of its episodes are there; one that lacks some, or that was given up when the engine was lost, is still owed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_areal_eval.api import Episode, EpisodeStatus
+from pytest_areal_eval.errors import JournalError, UserError
+from pytest_areal_eval.journal import Problem, RunFolder, latest_episodes
+from pytest_areal_eval.journal.folder import LATEST, RUN_NAME
+from pytest_areal_eval.journal.items import SavedItem, read_items
+from pytest_areal_eval.report.scoreboard import Row
+from pytest_areal_eval.stats import EpisodeResult, Gate, ItemResult, parse_gate
+
+RESULTS_DIR = "eval-results"
+_GIVEN_UP = (EpisodeStatus.CANCELLED, EpisodeStatus.ENGINE_LOST)
+
+
+@dataclass(frozen=True)
+class SavedEvaluation:
+    """One evaluation of a saved run.
+
+    Attributes:
+        row: its row of the table.
+        described: what ``run.json`` says of it: data, sampling, workflow, reward.
+        episodes: by item id, those of the items that count, ordered by index.
+        items: hash and columns of the records, where the run kept them.
+        owed: items with some episodes, but not all.
+    """
+
+    row: Row
+    described: Mapping[str, Any]
+    episodes: Mapping[str, tuple[Episode, ...]]
+    items: Mapping[str, SavedItem]
+    owed: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        """The evaluation's name."""
+        return self.row.name
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """A run's folder, read.
+
+    Attributes:
+        path: the folder.
+        info: ``run.json``.
+        evaluations: by name, in the order of ``run.json``.
+        problems: lines of the journal that did not count.
+    """
+
+    path: Path
+    info: Mapping[str, Any]
+    evaluations: Mapping[str, SavedEvaluation]
+    problems: Sequence[Problem] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.path.name
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows that have anything to show."""
+        return [e.row for e in self.evaluations.values() if e.row.results]
+
+    @property
+    def models(self) -> list[str]:
+        """What was evaluated: the checkpoints, or the file of recorded completions."""
+        settings = {**self.info.get("settings", {}).get("ini", {}), **self.info.get("settings", {}).get("given", {})}
+        replay = settings.get("replay")
+        return list(self.info.get("models", {})) or ([str(replay)] if replay else list(settings.get("model", [])))
+
+
+def find_run(text: str, results_dir: Path = Path(RESULTS_DIR)) -> Path:
+    """The folder that a person means: a path, or a run's name (or its unique beginning or end) in ``results_dir``.
+
+    Raises:
+        UserError: there is no such run, or several.
+    """
+    for path in (Path(text), results_dir / text):
+        if (path / RUN_NAME).is_file():
+            return path.resolve()
+    runs = list_runs(results_dir)
+    found = [path for path in runs if path.name.startswith(text) or path.name.endswith(text)] if text else []
+    if len(found) == 1:
+        return found[0].resolve()
+    what = (
+        f"several runs match {text!r}" if found else f"there is no run {text!r}, neither as a path nor in {results_dir}"
+    )
+    names = ", ".join(path.name for path in (found or runs)[-5:])
+    raise UserError(what, f"There are: {names}" if names else "Runs are made by: pytest evals/ --model=CHECKPOINT")
+
+
+def list_runs(results_dir: Path) -> list[Path]:
+    """The runs in a folder, oldest first."""
+    runs = [p.parent for p in results_dir.glob(f"*/{RUN_NAME}") if p.parent.name != LATEST]
+    return sorted(runs, key=lambda path: path.name)
+
+
+def read_run(path: Path) -> SavedRun:
+    """Read a run; all of its episodes are in memory afterwards.
+
+    Raises:
+        JournalError: it is no run's folder, or cannot be read.
+    """
+    info = RunFolder(path).read_run()
+    problems: list[Problem] = []
+    grouped: dict[str, dict[str, list[Episode]]] = defaultdict(lambda: defaultdict(list))
+    for (evaluation, item_id, _), episode in latest_episodes(path, problems).items():
+        grouped[evaluation][item_id].append(episode)
+    described = info.get("evaluations", {})
+    items = _by_evaluation(read_items(path))
+    return SavedRun(
+        path=path,
+        info=info,
+        evaluations={
+            name: _evaluation(name, described.get(name, {}), grouped.get(name, {}), items.get(name, {}), info)
+            for name in dict.fromkeys([*described, *grouped])
+        },
+        problems=problems,
+    )
+
+
+def _evaluation(
+    name: str,
+    described: Mapping[str, Any],
+    episodes: Mapping[str, list[Episode]],
+    items: Mapping[str, SavedItem],
+    info: Mapping[str, Any],
+) -> SavedEvaluation:
+    drawn = max((e.index + 1 for group in episodes.values() for e in group), default=1)
+    n_samples = max(int(described.get("n_samples", drawn)), drawn)
+    whole = {
+        item_id: tuple(sorted(group, key=lambda e: e.index))
+        for item_id, group in episodes.items()
+        if len(group) == n_samples and not any(e.status in _GIVEN_UP for e in group)
+    }
+    n_selected = max(int(described.get("n_selected", 0)), len(whole))
+    key = str(described.get("node", name))
+    row = Row(
+        key=key,
+        name=name,
+        file=key.partition("::")[0],
+        gates=_gates(name, described, info),
+        n_samples=n_samples,
+        n_selected=n_selected,
+        n_planned=int(described.get("n_planned", n_selected)),
+        n_total=max(int(described.get("n_total", 0)), n_selected),
+        pass_mark=float(described.get("pass_mark", 1.0)),
+        shard=_shard(info),
+        results={item_id: _result(item_id, group) for item_id, group in whole.items()},
+        started_at=min((e.started_at for group in whole.values() for e in group), default=0.0),
+        ended_at=max((e.started_at + e.latency_s for group in whole.values() for e in group), default=0.0),
+    )
+    return SavedEvaluation(row, described, whole, items, [item_id for item_id in episodes if item_id not in whole])
+
+
+def _result(item_id: str, episodes: Sequence[Episode]) -> ItemResult:
+    try:
+        return ItemResult(item_id, tuple(EpisodeResult.from_episode(e) for e in episodes))
+    except ValueError as error:
+        raise JournalError(f"the journal contradicts itself: {error}") from error
+
+
+def _gates(name: str, described: Mapping[str, Any], info: Mapping[str, Any]) -> list[Gate]:
+    decided = [gate["gate"] for gate in info.get("gates", []) if gate["evaluation"] == name]
+    return [parse_gate(text) for text in dict.fromkeys([*described.get("gates", []), *decided])]
+
+
+def _shard(info: Mapping[str, Any]) -> tuple[int, int] | None:
+    settings = info.get("settings", {})
+    shard = settings.get("given", {}).get("shard") or settings.get("ini", {}).get("shard")
+    return (int(shard[0]), int(shard[1])) if shard else None
+
+
+def _by_evaluation(items: Mapping[tuple[str, str], SavedItem]) -> dict[str, dict[str, SavedItem]]:
+    grouped: dict[str, dict[str, SavedItem]] = defaultdict(dict)
+    for (evaluation, item_id), item in items.items():
+        grouped[evaluation][item_id] = item
+    return grouped
