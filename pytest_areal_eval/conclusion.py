@@ -98,10 +98,17 @@ class Conclusion:
         CompletionOrder(session, self.evaluations, live).run()
         return True
 
+    def expect_gates(self, session: pytest.Session) -> None:
+        """Let pytest's progress count the gates as tests."""
+        if self.run.worker is None:
+            session.testscollected += sum(len(row.gates) for row in self.board.rows.values())
+
     def decide(self, session: pytest.Session) -> None:
         """Decide the gates; each is one more test."""
         if self.run.worker is not None:
             return
+        if self.owner is not None:  # its rows came from the workers, during the loop
+            self.expect_gates(session)
         even_partial = bool(self.evaluations.settings.get("gate-partial", False))
         self.decided = decide_gates(session, self.board, even_partial=even_partial)
 

@@ -136,7 +136,27 @@ OPTIONS: tuple[Option, ...] = (
         kind="list",
         metavar="PATH",
     ),
-    Option("backend", "Inference engine and its replicas, such as hf or hf:d2 (default: hf)", metavar="SPEC"),
+    Option(
+        "backend",
+        "Inference engine, its replicas and their GPUs: hf (default), hf:d2, vllm:d4t2, sglang:d2p1t4, or openai",
+        metavar="SPEC",
+    ),
+    Option(
+        "base-url",
+        "Server that runs already, such as http://127.0.0.1:8000/v1; may be given several times, each is a replica",
+        kind="list",
+        metavar="URL",
+    ),
+    Option("api-key-env", "Environment variable that holds those servers' API key", metavar="NAME"),
+    Option(
+        "engine-arg",
+        "Setting of the engine's server by AReaL's name or its own flag, such as max-num-seqs=64; may be given several "
+        "times",
+        kind="list",
+        metavar="KEY=VALUE",
+    ),
+    Option("engine-python", "Python interpreter of the environment that has the engine", metavar="PATH"),
+    Option("engine-cmd", "Words that start the engine's server, before its flags: 'vllm serve'", metavar="WORDS"),
     Option("scheduler", "What starts the servers: local (default), ray or slurm", scheduler_name, metavar="NAME"),
     Option(
         "ray-address",
@@ -196,7 +216,12 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("episode-timeout", "Limit of one episode in seconds (default: 600)", seconds, metavar="S"),
     Option("reward-timeout", "Limit of one reward call in seconds (default: 15)", seconds, metavar="S"),
-    Option("start-timeout", "Limit for a server to become ready in seconds (default: 600)", seconds, metavar="S"),
+    Option(
+        "start-timeout",
+        "Limit for a server to become ready in seconds (default: 600; vllm, sglang: 1800)",
+        seconds,
+        metavar="S",
+    ),
     Option(
         "gate",
         "One more condition, such as 'test_gsm8k:reward >= 0.7'; without NAME: it holds for all; may be "
@@ -245,7 +270,7 @@ def add_options(parser: pytest.Parser) -> None:
         if option.kind == "flag":
             attrs |= {"action": "store_true"}
         else:
-            attrs |= {"type": option.parse, "metavar": option.metavar}
+            attrs |= {"metavar": option.metavar}
             attrs |= {"action": "append"} if option.kind == "list" else {}
         group.addoption(option.long, **attrs)
         kind: Any = {"flag": "bool", "list": "linelist", "value": "string"}[option.kind]
@@ -267,25 +292,42 @@ def read_settings(config: pytest.Config) -> Settings:
     """Collect what was typed and what the ini file says.
 
     Raises:
-        pytest.UsageError: an ini value does not parse, or one checkpoint is named twice; the message names the key.
+        pytest.UsageError: a value does not parse, or one checkpoint is named twice; the message names the option as it
+            was typed, or the ini key.
     """
-    given = {o.name: config.getoption(o.dest) for o in OPTIONS if config.getoption(o.dest, None) not in (None, [])}
+    given: dict[str, Any] = {}
     ini: dict[str, Any] = {}
     for option in OPTIONS:
-        value = _ini_value(config, option)
-        if value not in (None, "", [], False):
-            ini[option.name] = value
+        typed, written = config.getoption(option.dest, None), _ini_value(config, option)
+        if typed not in (None, []):
+            given[option.name] = _typed_value(config, option, typed)
+        if written not in (None, "", [], False):
+            ini[option.name] = written
     settings = Settings(given, ini)
     _refuse_same_model(settings.get("model", []))
     return settings
 
 
+def _typed_value(config: pytest.Config, option: Option, value: Any) -> Any:
+    """Parsed here and not by argparse, which would name a spelling that nobody typed."""
+    try:
+        return _parsed(option, value)
+    except (argparse.ArgumentTypeError, ValueError) as error:
+        names = [arg.partition("=")[0] for arg in config.invocation_params.args if isinstance(arg, str)]
+        spelling = option.long if option.long in names else option.spelling
+        raise pytest.UsageError(f"{spelling}: {error}") from None
+
+
+def _parsed(option: Option, value: Any) -> Any:
+    if option.kind == "flag":
+        return value
+    return [option.parse(v) for v in value] if option.kind == "list" else option.parse(value)
+
+
 def _ini_value(config: pytest.Config, option: Option) -> Any:
     try:
         value = config.getini(option.dest)
-        if option.kind == "flag" or value in (None, ""):
-            return value
-        return [option.parse(v) for v in value] if option.kind == "list" else option.parse(value)
+        return value if value in (None, "") else _parsed(option, value)
     except (argparse.ArgumentTypeError, ValueError, pytest.UsageError) as error:  # pytest names no key
         raise pytest.UsageError(f"ini key {option.dest}: {error}") from None
 

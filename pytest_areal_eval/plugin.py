@@ -73,11 +73,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         _conclusion(session.config).begin(session)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
+@pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    if CONCLUSION not in session.config.stash or session.config.option.collectonly:
+        return (yield)
+    conclusion = session.config.stash[CONCLUSION]
+    conclusion.expect_gates(session)
     result = yield
-    if CONCLUSION in session.config.stash and not session.config.option.collectonly:
-        session.config.stash[CONCLUSION].decide(session)
+    conclusion.decide(session)
     return result
 
 

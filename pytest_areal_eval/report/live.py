@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 REFRESH_S = 0.5
 QUIET_EVERY_S = 60.0
+QUIET_FIRST_S = 10.0
 
 
 class LiveLine:
@@ -53,7 +54,7 @@ class LiveLine:
         self._controller = controller
         self._since = time.monotonic()
         if self._mode == "lines":
-            self._last = self._since - QUIET_EVERY_S + 10  # the first line after ten seconds
+            self._last = self._since - QUIET_EVERY_S + QUIET_FIRST_S
         with self._showing(self._waiting_text):
             yield
 
