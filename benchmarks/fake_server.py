@@ -16,7 +16,35 @@ import time
 from typing import Any
 
 TEXT = "She has 12 + 5 = 17 apples. The answer is \\boxed{17}."
-TOKENS = [53, 74, 71, 355, 223, 19, 20, 359, 223, 23, 285, 223, 19, 25, 664, 16, 430, 71, 361, 583, 444, 353, 93, 19, 25, 95, 16]
+TOKENS = [
+    53,
+    74,
+    71,
+    355,
+    223,
+    19,
+    20,
+    359,
+    223,
+    23,
+    285,
+    223,
+    19,
+    25,
+    664,
+    16,
+    430,
+    71,
+    361,
+    583,
+    444,
+    353,
+    93,
+    19,
+    25,
+    95,
+    16,
+]
 """``TEXT`` by the tokenizer of ``models/tiny-math``."""
 ANSWERS: dict[bytes, Any] = {
     b"/health": {"status": "ok"},
@@ -33,7 +61,12 @@ ANSWERS: dict[bytes, Any] = {
     },
     b"/v1/chat/completions": {
         "choices": [
-            {"index": 0, "message": {"role": "assistant", "content": TEXT}, "finish_reason": "stop", "token_ids": TOKENS}
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": TEXT},
+                "finish_reason": "stop",
+                "token_ids": TOKENS,
+            }
         ],
         "prompt_token_ids": list(range(300, 340)),
         "usage": {"prompt_tokens": 40, "completion_tokens": len(TOKENS), "total_tokens": 40 + len(TOKENS)},

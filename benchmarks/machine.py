@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import subprocess
 import sys
 import time
@@ -53,24 +54,43 @@ def run(argv: Sequence[str], *, cwd: Path = ROOT, core: int | None = None, expec
         SystemExit: another exit status, with the end of its output, or no end within ``CHILD_LIMIT_S``.
     """
     pin = ["taskset", "-c", str(core)] if core is not None else []
-    before, started_at = os.times(), time.monotonic()
+    before, started_at = _children_cpu_s(), time.monotonic()
     try:
         process = subprocess.run(
-            [*pin, *argv], cwd=cwd, timeout=CHILD_LIMIT_S, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            [*pin, *argv],
+            cwd=cwd,
+            timeout=CHILD_LIMIT_S,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
     except subprocess.TimeoutExpired:
         raise SystemExit(f"no end within {CHILD_LIMIT_S:.0f} s: {' '.join(argv)}") from None
-    ended_at, after = time.monotonic(), os.times()
+    ended_at = time.monotonic()
     if process.returncode not in expect:
         tail = process.stdout[-3000:]
         raise SystemExit(f"exit status {process.returncode}: {' '.join(argv)}\n{tail}")
-    cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
-    return Finished(process.stdout, process.returncode, started_at, ended_at, cpu_s)
+    return Finished(process.stdout, process.returncode, started_at, ended_at, _children_cpu_s() - before)
+
+
+def _children_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def pytest_command(*arguments: str | Path) -> list[str]:
     """``python -m pytest`` as users run it, without the plugins that this repository's own tests use."""
-    others = ("randomly", "asyncio", "xdist", "timeout", "pytest_cov", "html", "rerunfailures", "split", "hypothesispytest")
+    others = (
+        "randomly",
+        "asyncio",
+        "xdist",
+        "timeout",
+        "pytest_cov",
+        "html",
+        "rerunfailures",
+        "split",
+        "hypothesispytest",
+    )
     off = [part for name in (*others, "cacheprovider") for part in ("-p", f"no:{name}")]
     return [sys.executable, "-m", "pytest", *off, *map(str, arguments)]
 
@@ -92,7 +112,10 @@ def header(*packages: str) -> str:
 def processor() -> str:
     """The processor's name."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -68,7 +68,11 @@ class Bench:
     def evaluate(self, form: str, rows: int, in_flight: int) -> Measured:
         """One run of an evaluation."""
         test, tokenizer = FORMS[form], ROOT / "models" / "tiny-math"
-        arguments = [f"--server={self.url}", f"--in-flight={in_flight}", f"--results-dir={self.folder / 'results'}"]
+        arguments = [
+            f"--server={self.url}",
+            f"--in-flight={in_flight}",
+            f"--results-dir={self.folder / 'results'}",
+        ]
         arguments.append(f"--dataset={test}={self._data(rows)}")
         if form != "async test":
             arguments.append(f"--tokenizer={tokenizer}")
@@ -117,7 +121,13 @@ class Bench:
 @contextmanager
 def bench(latency_ms: float) -> Iterator[Bench]:
     """A fake server of its own on its core, ended at the end."""
-    argv = ["taskset", "-c", str(SERVER_CORE), sys.executable, str(Path(__file__).with_name("fake_server.py"))]
+    argv = [
+        "taskset",
+        "-c",
+        str(SERVER_CORE),
+        sys.executable,
+        str(Path(__file__).with_name("fake_server.py")),
+    ]
     server = subprocess.Popen([*argv, f"--latency-ms={latency_ms}"], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     try:
@@ -137,7 +147,16 @@ def cost_table(at: Bench, counts: Sequence[int], rounds: int) -> str:
     """CPU and memory of a sample, by slope."""
     bare = [at.bare(rows) for _ in range(rounds) for rows in counts]
     lines: list[tuple[object, ...]] = [
-        ("bare pytest", "-", f"{slope(bare, 'cpu_s') * 1e3:.2f}", "-", "-", f"{slope(bare, 'rss_kb'):.1f}", "-", "-")
+        (
+            "bare pytest",
+            "-",
+            f"{slope(bare, 'cpu_s') * 1e3:.2f}",
+            "-",
+            "-",
+            f"{slope(bare, 'rss_kb'):.1f}",
+            "-",
+            "-",
+        )
     ]
     for form in FORMS:
         for in_flight in (64, 256):
@@ -158,7 +177,15 @@ def cost_table(at: Bench, counts: Sequence[int], rounds: int) -> str:
                 )
             )
             print(lines[-1], file=sys.stderr)
-    columns = ("suite", "C", "pytest ms", "graders ms", "CPU ms a sample", "RSS kB a row", "in flight: mean, peak")
+    columns = (
+        "suite",
+        "C",
+        "pytest ms",
+        "graders ms",
+        "CPU ms a sample",
+        "RSS kB a row",
+        "in flight: mean, peak",
+    )
     return table((*columns, "server busy"), lines)
 
 
@@ -186,7 +213,14 @@ def start_table(at: Bench, rounds: int) -> str:
             lines.append((form, rows, f"{bare:.2f}", f"{first:.2f}", f"**{first - bare:.2f}**", f"**{leave:.2f}**"))
             print(lines[-1], file=sys.stderr)
     return table(
-        ("suite", "rows", "bare: to the first test s", "to the first request s", "more s", "last response to exit s"),
+        (
+            "suite",
+            "rows",
+            "bare: to the first test s",
+            "to the first request s",
+            "more s",
+            "last response to exit s",
+        ),
         lines,
     )
 

@@ -1,4 +1,7 @@
-"""Fixtures: ``scheduler`` and ``controller`` (a conftest may override either), ``engine``, ``item``, ``rollout``."""
+"""Fixtures: ``scheduler`` and ``controller`` (a conftest may override either), ``engine``, ``item``, ``rollout``.
+
+pytest loads this module in every session, so it imports nothing that only evaluations need.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from pytest_areal_eval.session import SESSION
 
 if TYPE_CHECKING:
     from pytest_areal_eval.api import Rollout
@@ -20,6 +21,7 @@ def scheduler(pytestconfig: pytest.Config) -> Iterator[Scheduler | None]:
     """What starts the servers: the one that --scheduler names; None where there is nothing to start."""
     from pytest_areal_eval.backends import build_scheduler
     from pytest_areal_eval.plugin import RUN
+    from pytest_areal_eval.session import SESSION
 
     if pytestconfig.option.setuponly:
         yield None
@@ -39,6 +41,8 @@ def scheduler(pytestconfig: pytest.Config) -> Iterator[Scheduler | None]:
 @pytest.fixture(scope="session")
 def areal_model(request: pytest.FixtureRequest) -> str | None:
     """The checkpoint under test: each --model in turn."""
+    from pytest_areal_eval.session import SESSION
+
     models = request.config.stash[SESSION].settings.get("model", [])
     chosen: str | None = getattr(request, "param", models[0] if models else None)
     return chosen
@@ -50,6 +54,7 @@ def controller(
 ) -> Iterator[RolloutController | None]:
     """The RolloutController of the checkpoint under test; its servers come up in the background."""
     from pytest_areal_eval.plugin import RUN
+    from pytest_areal_eval.session import SESSION
 
     if pytestconfig.option.setuponly:
         yield None
