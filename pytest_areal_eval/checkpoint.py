@@ -66,26 +66,42 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False, need_template:
     """The checkpoint's tokenizer; pad falls back to eos.
 
     Raises:
-        CheckpointError: there is none, it cannot be read, or it has no chat template although one is needed.
+        CheckpointError: there is none, it cannot be read, or it has no chat template that works although one is needed.
     """
     from transformers import AutoTokenizer
 
+    hint = "Save the tokenizer beside the weights (tokenizer.save_pretrained)."
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError, TypeError, ImportError, AttributeError) as error:
+    except Exception as error:  # whatever a checkpoint's files make the library raise becomes one message
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(
-            f"--model={path}: no usable tokenizer: {first}",
-            "Save the tokenizer beside the weights (tokenizer.save_pretrained).",
-        ) from error
-    if need_template and not tokenizer.chat_template:
+        raise CheckpointError(f"--model={path}: no usable tokenizer: {first}", hint) from error
+    if not tokenizer.encode("a", add_special_tokens=False):  # transformers makes an empty one where there are no files
+        raise CheckpointError(f"--model={path}: no usable tokenizer: it has no words", hint)
+    if need_template:
+        _check_template(tokenizer, path)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _check_template(tokenizer: Any, path: str) -> None:
+    import jinja2
+
+    if not tokenizer.chat_template:
         raise CheckpointError(
             f"--model={path}: its tokenizer has no chat template",
             "Add chat_template.jinja to the checkpoint, or give get_input_ids_fn in workflow_kwargs.",
         )
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
+    try:
+        tokenizer.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False, add_generation_prompt=True)
+    except jinja2.TemplateSyntaxError as error:
+        raise CheckpointError(
+            f"--model={path}: its chat template is no template: line {error.lineno}: {error.message}",
+            "Correct chat_template.jinja (or chat_template in tokenizer_config.json).",
+        ) from error
+    except jinja2.TemplateError:
+        return  # one that asks for arguments of its own; an evaluation may give them
 
 
 def _looks_like_hub_name(path: str) -> bool:

@@ -17,7 +17,7 @@ from pytest_areal_eval.controller.client import EngineClient
 from pytest_areal_eval.controller.clock import Clock
 from pytest_areal_eval.controller.recording import EpisodeEngine
 from pytest_areal_eval.engines.base import Engine
-from pytest_areal_eval.errors import EngineLost, GraderError, GraderTimeout, PromptTooLong
+from pytest_areal_eval.errors import ArealEvalError, EngineLost, GraderError, GraderTimeout, PromptTooLong
 from pytest_areal_eval.rewards.answers import unfinished_thinking
 from pytest_areal_eval.rewards.pool import RewardPool
 from pytest_areal_eval.rewards.values import as_score
@@ -137,6 +137,7 @@ async def run_episode(unit: Unit, around: Surroundings) -> Episode:
             item_id=item.item_id,
             evaluation=item.evaluation,
             episode_index=unit.index,
+            group_size=len(item.episodes),
             seed=seed,
             rng=Random(seed),
             reward_pool=around.reward_pool,
@@ -267,9 +268,11 @@ def _episode(
 
 
 def user_frames(error: BaseException) -> str:
-    """The traceback without this package's and asyncio's frames; whole if nothing else is left."""
+    """The traceback without this package's and asyncio's frames; whole if nothing else is left of a bug of ours."""
     whole = traceback.TracebackException.from_exception(error)
     kept = [f for f in whole.stack if not f.filename.startswith((_PACKAGE, _ASYNCIO))]
+    if not kept and isinstance(error, ArealEvalError):
+        return ""  # its message says all
     whole.stack = traceback.StackSummary.from_list(kept or whole.stack)
     return "".join(whole.format(chain=False))[-TRACEBACK_LIMIT:]
 
