@@ -6,7 +6,7 @@ Invariant: nothing here turns a failed session into a passed one; 16 means that 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,6 +21,9 @@ from pytest_areal_eval.runloop import CompletionOrder, completion_order_is_possi
 from pytest_areal_eval.session import EvaluationSession, Group, membership
 from pytest_areal_eval.stats import Gate, parse_gate, split_gate_option
 from pytest_areal_eval.xdist import Owner
+
+if TYPE_CHECKING:
+    from pytest_areal_eval.controller import Event
 
 EXIT_ENGINE = 16
 
@@ -49,6 +52,7 @@ class Conclusion:
         try:
             from pytest_areal_eval.backends import check_options
 
+            _refuse_doubled_runs(self.config)
             check_options(self.evaluations.settings)
             optional = [split_gate_option(text) for text in self.evaluations.settings.get("gate", [])]
             for group in self.evaluations.groups.values():
@@ -66,12 +70,12 @@ class Conclusion:
         if not groups or self.config.option.verbose < 0:
             return []
         source = settings.get("replay") or ", ".join(settings.get("model", [])) or "no --model"
-        what = (
-            "replay"
-            if settings.get("replay")
-            else f"{settings.get('backend') or 'hf'} on {settings.get('scheduler', 'local')}"
-        )
+        from pytest_areal_eval.engine_choice import describe_engine, unused_defaults
+
+        what = "replay" if settings.get("replay") else describe_engine(settings)
         lines = [f"areal-eval: {source}, {what}, seed {settings.get('seed', 0)}"]
+        if not settings.get("replay"):
+            lines += [f"  {line}" for model in settings.get("model", []) if (line := unused_defaults(settings, model))]
         for group in groups:
             sampling = sampling_of(group, settings)
             how = "greedy" if sampling.greedy else f"temperature {sampling.temperature:g}, top_p {sampling.top_p:g}"
@@ -129,6 +133,8 @@ class Conclusion:
             for line in summary_lines(rows, width):
                 reporter.write_line(line)
         for line, markup in _gate_lines(self.decided, self.board):
+            reporter.write_line(line, **markup)
+        for line, markup in _engine_lines(self.run.events):
             reporter.write_line(line, **markup)
         if self.run.folder is not None:
             reporter.write_line(f"run: {_relative(self.run.folder.path, self.config)}")
@@ -208,6 +214,16 @@ def _row(group: Group, evaluations: EvaluationSession, optional: list[tuple[str,
     )
 
 
+def _refuse_doubled_runs(config: pytest.Config) -> None:
+    """pytest-asyncio-cooperative runs every collected test itself, after whatever loop has run them."""
+    for name in ("asyncio-cooperative", "pytest_asyncio_cooperative.plugin"):
+        if config.pluginmanager.hasplugin(name):
+            raise UserError(
+                f"{name} runs every test a second time beside evaluations",
+                f"Leave it out with -p no:{name}; the episodes of an evaluation run concurrently without it.",
+            )
+
+
 def _refuse_unused_gates(optional: list[tuple[str, Gate]], board: Scoreboard) -> None:
     """A gate that names no selected evaluation would silently never be decided."""
     known = {n for row in board.rows.values() for n in (row.name, row.name.partition("[")[0], row.key)}
@@ -240,6 +256,14 @@ def _gate_lines(decided: Sequence[Decided], board: Scoreboard) -> list[tuple[str
     if undecided:
         lines.append((f"gates not decided, the session ended before: {', '.join(undecided)}", {"yellow": True}))
     return lines
+
+
+def _engine_lines(events: Sequence[Event]) -> list[tuple[str, dict[str, bool]]]:
+    """What the first server said of itself, and each warning once."""
+    ready = next((event.text for event in events if event.kind == "ready"), None)
+    warnings = dict.fromkeys(event.text for event in events if event.kind == "warning")
+    lines: list[tuple[str, dict[str, bool]]] = [(printable(f"engine: {ready}"), {})] if ready else []
+    return lines + [(printable(f"warning: {text}"), {"yellow": True}) for text in warnings]
 
 
 def _remember_missed(config: pytest.Config, board: Scoreboard, gate_nodes: Sequence[str]) -> None:

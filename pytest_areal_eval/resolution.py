@@ -11,12 +11,34 @@ from pytest_areal_eval.decorator import SAMPLING
 from pytest_areal_eval.options import Settings
 
 if TYPE_CHECKING:
+    import pytest
+
     from pytest_areal_eval.session import Group
+
+
+TIMEOUT_GRACE_S = 1.0
 
 
 def samples_of(group: Group, settings: Settings) -> int:
     """Episodes for each item of a group."""
     return int(settings.resolve("n-samples", group.params.get("n_samples", group.plan.spec.n_samples), 1))
+
+
+def time_limit_of(item: pytest.Item, decorated_s: float | None, settings: Settings) -> float:
+    """Limit of an item's episodes in seconds: the evaluation's, or pytest-timeout's where that is shorter.
+
+    pytest-timeout watches a test only while pytest runs it, and a rollout is under way long before.  Where it does
+    watch, in collection order, it shall speak first: its alarm must not meet a test that is being reported.
+    """
+    own = float(settings.resolve("episode-timeout", decorated_s, 600.0))
+    config, mark = item.config, item.get_closest_marker("timeout")
+    if not config.pluginmanager.hasplugin("timeout"):
+        return own
+    if mark is not None:
+        theirs = mark.args[0] if mark.args else mark.kwargs.get("timeout")
+    else:
+        theirs = config.getoption("timeout", None) or config.getini("timeout")
+    return min(own, float(theirs) + TIMEOUT_GRACE_S) if theirs and float(theirs) > 0 else own
 
 
 def sampling_of(group: Group, settings: Settings) -> GenerationHyperparameters:

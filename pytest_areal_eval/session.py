@@ -21,7 +21,7 @@ from pytest_areal_eval.api import Episode, EpisodeStatus, Rollout
 from pytest_areal_eval.errors import ArealEvalError, ConfigError, UserError
 from pytest_areal_eval.options import Settings
 from pytest_areal_eval.parametrize import ITEM, MODEL, ItemParam, Plan, Planner
-from pytest_areal_eval.resolution import build_workflow, samples_of, sampling_of, template_of
+from pytest_areal_eval.resolution import build_workflow, samples_of, sampling_of, template_of, time_limit_of
 
 if TYPE_CHECKING:
     from pytest_areal_eval.controller import RolloutController
@@ -204,7 +204,7 @@ class EvaluationSession:
             group_size=samples_of(group, settings),
             item_id=param.id,
             evaluation=group.name,
-            timeout_s=settings.resolve("episode-timeout", spec.episode_timeout, 600.0),
+            timeout_s=time_limit_of(item, spec.episode_timeout, settings),
             gconfig=sampling_of(group, settings),
             template_kwargs=template_of(group),
             callback=lambda rollout: self._done.put((item, rollout)),
