@@ -74,7 +74,7 @@ class Node:
         self.rank = int(os.environ.get("SLURM_NODEID", "0"))
         self.name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         self.log = os.path.join(folder, "logs", f"{spec['key']}{f'.{self.rank}' if self.rank else ''}.log")
-        self.heard = hear(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        self.heard = hear(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
         self.gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "") if spec["gpus"] else ""
 
     def serve(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Node:
             process = self.start(host)
             why = self.watch(process)
             if why != "exited":
-                process.terminate()
+                self.end(process)
             code = process.wait(self.spec["grace_s"] + 10)
             seconds = time.monotonic() - started
             if why != "exited" or code <= 0 or self.spec["nodes"] > 1 or not self.lost_its_port():
@@ -143,6 +143,7 @@ class Node:
             while True:
                 ready, _, _ = select.select(watched, [], [], self.spec["lease_s"] / 10)
                 if self.heard in ready:
+                    os.read(self.heard, 256)
                     return "asked"
                 if ready:
                     return "exited"
@@ -153,6 +154,14 @@ class Node:
                     return "lease"
         finally:
             os.close(watched[0])
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """Have the supervisor end all; SIGUSR1, which may reach us alone, calls off its grace."""
+        process.terminate()
+        deadline = time.monotonic() + self.spec["grace_s"]
+        while process.poll() is None and time.monotonic() < deadline:
+            if select.select([self.heard], [], [], 0.05)[0] and signal.SIGUSR1 in os.read(self.heard, 256):
+                process.send_signal(signal.SIGUSR1)
 
     def lease(self) -> str:
         """The lease's present text; empty where it cannot be read, which is as good as standing still."""

@@ -3,7 +3,8 @@
     python -I -S supervise.py OWNERPID [GRACE_S] -- CMD...
 
 CMD and all that it started, even what daemonized, end when the owner (our parent) is gone however it died, on SIGTERM,
-SIGINT or SIGHUP, or when CMD itself ends: SIGTERM first, SIGKILL after GRACE_S (10) seconds.  The exit status is CMD's
+SIGINT or SIGHUP, or when CMD itself ends: SIGTERM first, SIGKILL after GRACE_S (10) seconds or on SIGUSR1.  The exit
+status is CMD's
 (128 + n for signal n; 0 if it was asked to end).  Stdlib only, Linux 5.3 or newer; runs as a bare file on any node.
 """
 
@@ -18,6 +19,8 @@ import time
 
 USAGE = "usage: supervise.py OWNERPID [GRACE_S] -- CMD..."
 ENDS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+NOW = signal.SIGUSR1
+"""The grace is over."""
 ASKED = "asked to end"
 ORPHANED = "the owner is gone"
 EXITED = "the command ended"
@@ -33,7 +36,7 @@ def main(argv: list[str]) -> int:
     is SIGKILLed.
     """
     owner, grace_s, command = _parse(argv)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {*ENDS, signal.SIGCHLD})  # until each process can hear them
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*ENDS, NOW, signal.SIGCHLD})  # until each process can hear them
     try:
         owner_fd = os.pidfd_open(owner)  # readable once that process ends, whatever its threads and forks do
         outer_fd = os.pidfd_open(os.getpid())
@@ -75,6 +78,8 @@ def guard(inner: int, owner_fd: int, grace_s: float) -> int:
     deadline = time.monotonic() + grace_s + 2  # the inner one does the work and needs its own grace for it
     while inner not in watch.ended and time.monotonic() < deadline:
         watch.nap()
+        if watch.hurried:
+            send(inner, NOW)
     watch.end_all(deadline)
     return _shell_status(watch.ended[inner])
 
@@ -84,16 +89,18 @@ class Watch:
 
     Attributes:
         ended: exit code of each child that was collected (negative: a signal).
+        hurried: whether the grace was called off.
     """
 
     def __init__(self) -> None:
         self.ended: dict[int, int] = {}
+        self.hurried = False
         if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1) != 0:
             sys.exit("supervise: this kernel cannot adopt orphans (PR_SET_CHILD_SUBREAPER)")
         self._heard, write = os.pipe()
         os.set_blocking(write, False)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        for number in (*ENDS, signal.SIGCHLD):
+        for number in (*ENDS, NOW, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
@@ -101,7 +108,7 @@ class Watch:
         """Sleep until a child ends, one of the watched processes ends or a signal asks; returns which it was."""
         while self.reap() and child not in self.ended:
             ready, _, _ = select.select([*pidfds, self._heard], [], [])
-            if self._heard in ready and not ENDS.isdisjoint(os.read(self._heard, 256)):
+            if self._heard in ready and not {*ENDS, NOW}.isdisjoint(self._listen()):
                 return ASKED
             if not set(ready).isdisjoint(pidfds):
                 return ORPHANED
@@ -121,18 +128,23 @@ class Watch:
     def nap(self) -> None:
         """Collect children, and sleep up to 50 ms or until the next signal."""
         if self.reap() and select.select([self._heard], [], [], 0.05)[0]:
-            os.read(self._heard, 256)
+            self._listen()
 
     def end_all(self, deadline: float) -> None:
         """SIGTERM each descendant once, SIGKILL from ``deadline`` (monotonic seconds) on, until none is left."""
         told: set[int] = set()
         while self.reap():
-            late = time.monotonic() >= deadline
+            late = self.hurried or time.monotonic() >= deadline
             for pid in descendants(os.getpid()):
                 if late or pid not in told:
                     told.add(pid)
                     send(pid, signal.SIGKILL if late else signal.SIGTERM)
             self.nap()
+
+    def _listen(self) -> bytes:
+        numbers = os.read(self._heard, 256)
+        self.hurried = self.hurried or NOW in numbers
+        return numbers
 
 
 def send(pid: int, number: signal.Signals) -> None:

@@ -113,6 +113,18 @@ def test_one_that_ignores_sigterm_is_killed_after_the_grace(out: Path) -> None:
     assert not any(map(running, family))
 
 
+def test_sigusr1_ends_the_grace(out: Path) -> None:
+    """A cluster's manager that is told to be quick cannot send SIGKILL without reaching the supervisor first."""
+    with start(*FAMILY, str(out), "stubborn", grace_s=60) as supervisor:
+        pids_in(out)
+        supervisor.terminate()
+        time.sleep(0.2)
+        assert all(map(running, pids_in(out)))
+        supervisor.send_signal(signal.SIGUSR1)
+        supervisor.wait(3)
+    assert not any(map(running, pids_in(out)))
+
+
 def test_a_stopped_command_is_killed_after_the_grace(out: Path) -> None:
     process = start(*FAMILY, str(out), grace_s=0.3)
     family = pids_in(out)

@@ -13,12 +13,12 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pytest_areal_eval.errors import CannotFit, SchedulerError
 from pytest_areal_eval.schedulers.base import InstanceSpec, Lost, NodeFree
 from pytest_areal_eval.schedulers.slurm import commands
-from pytest_areal_eval.schedulers.slurm.launcher import Seen
+from pytest_areal_eval.schedulers.slurm.launcher import Ending, Seen
 from pytest_areal_eval.schedulers.slurm.options import SlurmOptions
 
 QUERY_PAUSE_S = 2.0
@@ -92,11 +92,11 @@ class Jobs:
         self._lines |= (found := commands.squeue(ids))
         return [job for job, line in found.items() if line.state not in commands.ENDED]
 
-    def end(self, ids: Sequence[str], how: Literal["TERM", "KILL"]) -> str:
-        """Ask jobs to end (``TERM``), or kill all that they run (``KILL``); returns complaints."""
+    def end(self, ids: Sequence[str], how: Ending) -> str:
+        """Ask jobs to end, let their agents kill at once, or have Slurm do it after its KillWait (usually 30 s)."""
         if how == "TERM":
             return commands.scancel(ids, "--state=PENDING") + commands.scancel(ids, "--full", "--signal=TERM")
-        return commands.scancel(ids, "--full", "--signal=KILL") + commands.scancel(ids)
+        return commands.scancel(ids, *(("--full", "--signal=USR1") if how == "NOW" else ()))
 
     def output(self, which: str) -> Path:
         """What a job printed besides its server: the setup lines' output, and a Python that is not there."""

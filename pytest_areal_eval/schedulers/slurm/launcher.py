@@ -9,6 +9,8 @@ from typing import Literal, Protocol
 
 from pytest_areal_eval.schedulers.base import InstanceSpec, Lost, NodeFree
 
+Ending = Literal["TERM", "NOW", "CANCEL"]
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -53,8 +55,8 @@ class Launcher(Protocol):
         """Those that still hold or wait for resources."""
         ...
 
-    def end(self, ids: Sequence[str], how: Literal["TERM", "KILL"]) -> str:
-        """Ask them to end, or kill all that they run; returns complaints."""
+    def end(self, ids: Sequence[str], how: Ending) -> str:
+        """Ask them to end (TERM), have their agents kill at once (NOW) or Slurm (CANCEL); returns complaints."""
         ...
 
     def output(self, which: str) -> Path:

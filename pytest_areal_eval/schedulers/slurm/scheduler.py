@@ -23,13 +23,14 @@ from pytest_areal_eval.schedulers import logs, postmortem
 from pytest_areal_eval.schedulers.base import Address, Capacity, Handle, InstanceSpec, Lost, State, Status
 from pytest_areal_eval.schedulers.rendezvous import Event, Rendezvous
 from pytest_areal_eval.schedulers.slurm.jobs import Jobs
-from pytest_areal_eval.schedulers.slurm.launcher import Launcher, Seen
+from pytest_areal_eval.schedulers.slurm.launcher import Ending, Launcher, Seen
 from pytest_areal_eval.schedulers.slurm.options import SlurmOptions, check_installed
 from pytest_areal_eval.schedulers.slurm.steps import Steps
 
 GRACE_S = 10.0
 LEASE_S = 120.0
-KILL_LIMIT_S = 10.0
+NOW_LIMIT_S = 3.0
+CANCEL_LIMIT_S = 10.0
 CAPACITY_PAUSE_S = 10.0
 
 
@@ -134,21 +135,21 @@ class SlurmScheduler:
         """End instances: SIGTERM to all that they started, SIGKILL after ``grace_s`` (10 s at most).
 
         Raises:
-            SchedulerError: Slurm still has some of them 10 s after SIGKILL.
+            SchedulerError: Slurm still has some of them 10 s after it was told to end them itself.
         """
         ending = [self._instances[handle] for handle in handles if handle in self._instances]
         for instance in ending:
             instance.stopped = instance.stopped or instance.final is None
         left = self._launcher.alive([instance.handle.id for instance in ending])
-        if left:
-            complaint = self._launcher.end(left, "TERM")
-            left = self._wait(left, min(grace_s, GRACE_S))
-        if left:
-            complaint = self._launcher.end(left, "KILL")
-            left = self._wait(left, KILL_LIMIT_S)
+        complaint = ""
+        stages: list[tuple[Ending, float]] = [("TERM", grace_s), ("NOW", NOW_LIMIT_S), ("CANCEL", CANCEL_LIMIT_S)]
+        for how, limit_s in stages:
+            if left:
+                complaint = self._launcher.end(left, how)
+                left = self._wait(left, min(limit_s, GRACE_S))
         if left:
             raise SchedulerError(
-                f"Slurm still has {', '.join(left)} {KILL_LIMIT_S:g} s after SIGKILL. {complaint}",
+                f"Slurm still has {', '.join(left)} {CANCEL_LIMIT_S:g} s after it was told to end them. {complaint}",
                 f"End them by hand: scancel {' '.join(left)}",
             )
         if ending:

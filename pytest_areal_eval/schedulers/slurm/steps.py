@@ -13,13 +13,12 @@ import subprocess
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Literal
 
 from pytest_areal_eval.errors import SchedulerError
 from pytest_areal_eval.schedulers import logs, processes, supervise
 from pytest_areal_eval.schedulers.base import InstanceSpec, Lost, NodeFree
 from pytest_areal_eval.schedulers.slurm import commands
-from pytest_areal_eval.schedulers.slurm.launcher import Seen
+from pytest_areal_eval.schedulers.slurm.launcher import Ending, Seen
 
 GRACE_S = 10.0
 
@@ -87,8 +86,8 @@ class Steps:
         """Those whose srun has not ended: it ends after the last of its tasks."""
         return [pid for pid in ids if self._sruns[pid].poll() is None]
 
-    def end(self, ids: Sequence[str], how: Literal["TERM", "KILL"]) -> str:
-        """SIGTERM to srun, which ends its step; SIGKILL to the step."""
+    def end(self, ids: Sequence[str], how: Ending) -> str:
+        """SIGTERM to srun, which passes it on to its step; else a signal to the step itself."""
         for pid in ids:
             supervise.send(self._sruns[pid].pid, signal.SIGTERM)
         if how == "TERM":
@@ -96,7 +95,7 @@ class Steps:
         steps = commands.run("squeue", "-h", "-s", "-j", self._allocation, "-o", "%i|%j").splitlines()
         names = {self._step_name(self._outputs[pid].stem) for pid in ids}
         ours = [step for step, _, name in (line.partition("|") for line in steps) if name in names]
-        return commands.scancel(ours, "--signal=KILL") if ours else ""
+        return commands.scancel(ours, *(("--signal=USR1",) if how == "NOW" else ())) if ours else ""
 
     def output(self, which: str) -> Path:
         """What srun and the agent printed."""
