@@ -1,7 +1,89 @@
-"""placeholder"""
+"""``areal-eval compare``: is the second run better than the first, worse, or can nobody tell?"""
 
-from typing import Any
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from pytest_areal_eval.cli.common import add_results_dir, load, say, say_table
+
+if TYPE_CHECKING:
+    from pytest_areal_eval.report.comparison import Comparison
 
 
 def add(commands: Any) -> None:
-    """Nothing yet."""
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "compare",
+        help="hold a run against a baseline, item by item",
+        description="Print the paired difference of two runs, its interval and p-value, and the items that changed. "
+        "Exit status 1: data, prompts, sampling or grading differ, so that it compares no checkpoints.",
+    )
+    parser.add_argument("baseline", metavar="BASELINE", help="the run to compare with")
+    parser.add_argument("run_name", metavar="RUN", nargs="?", default="latest", help="default: the newest")
+    parser.add_argument(
+        "--flips", type=int, default=10, metavar="N", help="changed items to list (default: %(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    add_results_dir(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the comparison of every evaluation that both have."""
+    from pytest_areal_eval.report.comparison import compare_runs
+
+    before = load(arguments.baseline, arguments.results_dir)
+    after = load(arguments.run_name, arguments.results_dir)
+    comparisons = compare_runs(before, after)
+    if arguments.json:
+        print(json.dumps([asdict(c) for c in comparisons], indent=2))
+    else:
+        say(f"{before.name} → {after.name}")
+        for comparison in comparisons:
+            _say(comparison, arguments.flips)
+    return 1 if any(c.differs for c in comparisons) else 0
+
+
+def _say(c: Comparison, limit: int) -> None:
+    from pytest_areal_eval.stats.power import minimal_detectable_effect, spread
+
+    p = c.paired
+    say(f"\n{c.name}: {p.baseline:.4f} → {p.candidate:.4f} over {p.difference.n} shared items")
+    if c.differs:
+        say("  NOT A COMPARISON OF CHECKPOINTS, other things differ:")
+    for text in [*c.differs, *c.remarks]:
+        say(f"  - {text}")
+    interval = "unknown" if p.difference.ci is None else "[{:+.4f}, {:+.4f}]".format(*p.difference.ci)
+    say(f"  difference {p.difference.value:+.4f}, 95 % interval {interval}, p = {_p(p.p_value)} ({p.test})")
+    se = spread(p.difference)
+    mde = (
+        ""
+        if se is None
+        else f"; these runs find a true difference of {minimal_detectable_effect(se):.4f} with 80 % power"
+    )
+    say(f"  {_word(c)}: {p.better} items better, {p.worse} worse{mde}")
+    for which, ids in (("baseline", c.only_before), ("second run", c.only_after)):
+        if ids:
+            say(f"  {len(ids)} items are in the {which} alone and not compared: {', '.join(ids[:3])}")
+    rows = [
+        [f.item_id, f"{f.before:g} → {f.after:g}", f.answer_before, f.answer_after, f.gold] for f in c.flips[:limit]
+    ]
+    if rows:
+        say()
+        say_table(("item", "reward", "before", "after", "gold"), rows)
+    if len(c.flips) > limit:
+        say(f"and {len(c.flips) - limit} more: --flips={len(c.flips)}")
+
+
+def _word(c: Comparison) -> str:
+    ci = c.paired.difference.ci
+    if ci is None or ci[0] <= 0.0 <= ci[1]:
+        return "no difference shown"
+    return "better" if ci[0] > 0.0 else "worse"
+
+
+def _p(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.001 else f"{value:.1e}"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.cli.common import add_run, load, pick, say, say_table, width
+from pytest_areal_eval.report.text import answer_of
 
 if TYPE_CHECKING:
     from pytest_areal_eval.api import Episode
@@ -110,16 +111,3 @@ def _show_episode(e: Episode) -> None:
         say(f"error: {e.error}")
     if e.traceback:
         say(e.traceback)
-
-
-def answer_of(episode: Episode, limit: int = 60) -> str:
-    """What an episode answered, on one line: what the grader read, else the end of what the model wrote."""
-    if episode.extracted:
-        return _short(episode.extracted, limit)
-    text = " ".join(episode.completion.split()) or episode.error
-    return text if len(text) <= limit else f"…{text[-limit + 1 :]}"
-
-
-def _short(text: str, limit: int) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"

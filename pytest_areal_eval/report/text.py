@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_areal_eval.api import Episode
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -26,3 +30,16 @@ def count(value: float) -> str:
         if value >= size:
             return f"{value / (1000 if unit == 'k' else size):.3g}{unit}"
     return f"{value:.0f}"
+
+
+def answer_of(episode: Episode, limit: int = 60) -> str:
+    """What an episode answered, on one line: what the grader read, else the end of what the model wrote."""
+    if episode.extracted:
+        return _short(episode.extracted, limit)
+    text = " ".join(episode.completion.split()) or episode.error
+    return text if len(text) <= limit else f"…{text[-limit + 1 :]}"
+
+
+def _short(text: str, limit: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

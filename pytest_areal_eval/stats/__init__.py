@@ -7,13 +7,15 @@ over workers gives the same numbers as one that was not.
 from __future__ import annotations
 
 from pytest_areal_eval.stats.estimators import Estimate
-from pytest_areal_eval.stats.gates import Gate, Verdict, decide, parse_gate, split_gate_option
+from pytest_areal_eval.stats.gates import Gate, parse_gate, split_gate_option
 from pytest_areal_eval.stats.results import EpisodeResult, ItemResult
 from pytest_areal_eval.stats.summary import Summary, summarize
 from pytest_areal_eval.stats.tabulate_stats import as_areal_stats, tabulate_stats
 from pytest_areal_eval.stats.tracker import ReduceType, StatsTracker, Trackers
+from pytest_areal_eval.stats.verdicts import Baseline, Verdict, decide
 
 __all__ = [
+    "Baseline",
     "EpisodeResult",
     "Estimate",
     "Gate",

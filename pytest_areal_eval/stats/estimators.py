@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-_Z95 = 1.959963984540054
+Z95 = 1.959963984540054
 """97.5 % quantile of the standard normal distribution."""
 
 _ROUNDING = 1e-12
@@ -135,7 +135,7 @@ def _student_t(value: float, se: float, n: int) -> tuple[float, float]:
 
 def _wilson(p: float, n: int) -> tuple[float, float]:
     """Wilson's score interval (1927); no values in [0, 1] vary more than 0/1 outcomes of the same mean."""
-    centre = p + _Z95**2 / (2 * n)
-    half = _Z95 * math.sqrt(p * (1 - p) / n + (_Z95 / (2 * n)) ** 2)
-    scale = 1 + _Z95**2 / n
+    centre = p + Z95**2 / (2 * n)
+    half = Z95 * math.sqrt(p * (1 - p) / n + (Z95 / (2 * n)) ** 2)
+    scale = 1 + Z95**2 / n
     return max(min((centre - half) / scale, p), 0.0), min(max((centre + half) / scale, p), 1.0)

@@ -309,7 +309,10 @@ def test_equality_asks_for_the_point_under_either_policy() -> None:
 
 def test_an_inconclusive_gate_shows_its_interval() -> None:
     v = verdict("reward >= 0.72", summary(921, 398), policy="interval")
-    assert v.message.endswith("se 0.0126): inconclusive, the 95 % interval is [0.6729, 0.7224]")
+    assert v.message.endswith(
+        "se 0.0126, MDE 0.0354 at 80% power): inconclusive, the 95 % interval is [0.6729, 0.7224]; "
+        "41% power for a true margin of 0.0217"
+    )
 
 
 def test_the_interval_policy_without_a_known_spread_is_inconclusive() -> None:

@@ -1,0 +1,196 @@
+"""Two saved runs held against each other, item by item.
+
+Invariant: what differs beside the checkpoint (data, prompts, sampling, grading) is said first; then the difference of
+two scores is no difference between two checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pytest_areal_eval.api import Episode
+from pytest_areal_eval.errors import UserError
+from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun
+from pytest_areal_eval.report.text import answer_of
+from pytest_areal_eval.stats import Baseline, Estimate, Summary
+from pytest_areal_eval.stats.compare import Paired, difference_of, paired_difference
+
+_GRADING = ("reward_fn", "workflow", "pass_mark")
+_GRADERS = ("pytest-areal-eval", "math-verify")
+_NOT_SAMPLING = ("n_samples", "seed")
+
+
+@dataclass(frozen=True)
+class Flip:
+    """An item whose reward changed: what was answered before and after."""
+
+    item_id: str
+    before: float
+    after: float
+    answer_before: str
+    answer_after: str
+    gold: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One evaluation in two runs.
+
+    Attributes:
+        name: the evaluation's.
+        paired: the difference over the items that both have.
+        flips: items whose reward changed, the largest change first.
+        differs: what makes it no comparison of two checkpoints, one line each.
+        remarks: what should be known all the same.
+        only_before: items that the baseline alone has.
+        only_after: items that the candidate alone has.
+    """
+
+    name: str
+    paired: Paired
+    flips: Sequence[Flip]
+    differs: Sequence[str]
+    remarks: Sequence[str]
+    only_before: Sequence[str]
+    only_after: Sequence[str]
+
+
+def compare_runs(before: SavedRun, after: SavedRun) -> list[Comparison]:
+    """Compare every evaluation that both runs have.
+
+    Raises:
+        UserError: they share no item.
+    """
+    names = [name for name, e in after.evaluations.items() if _shared(before.evaluations.get(name), e)]
+    if not names:
+        raise UserError(
+            f"{before.name} and {after.name} share no item with all of its episodes",
+            f"The first has {_names(before)}; the second {_names(after)}.",
+        )
+    return [_compare(before, after, name) for name in names]
+
+
+def baseline_of(before: SavedEvaluation, after: SavedEvaluation, name: str) -> Baseline:
+    """What ``baseline`` means in the gates of ``after``; the differences are paired by item.
+
+    Args:
+        before: the evaluation in the baseline run.
+        after: the same in the run whose gates are decided.
+        name: the baseline run's.
+    """
+    mine, theirs = _summary_of(before, _shared(before, after)), after.row.summary()
+    differences: dict[str, Estimate] = {"reward": _paired(before, after).difference}
+    for metric in sorted(set(mine.metrics) & set(theirs.metrics)):
+        changes = [
+            _metric(after.episodes[i], metric) - _metric(before.episodes[i], metric)
+            for i in _shared(before, after)
+            if all(metric in e.metrics for e in (*before.episodes[i], *after.episodes[i]))
+        ]
+        if changes:
+            differences[metric] = difference_of(changes, agresti_min=False, bounded=False)
+    return Baseline(name, mine, differences)
+
+
+def _compare(first: SavedRun, second: SavedRun, name: str) -> Comparison:
+    before, after = first.evaluations[name], second.evaluations[name]
+    return Comparison(
+        name=name,
+        paired=_paired(before, after),
+        flips=_flips(before, after),
+        differs=[*_data(before, after), *_settings(before, after), *_graders(first, second)],
+        remarks=_remarks(first, second, before, after),
+        only_before=[i for i in before.episodes if i not in after.episodes],
+        only_after=[i for i in after.episodes if i not in before.episodes],
+    )
+
+
+def _shared(before: SavedEvaluation | None, after: SavedEvaluation) -> list[str]:
+    return [] if before is None else [i for i in before.episodes if i in after.episodes]
+
+
+def _paired(before: SavedEvaluation, after: SavedEvaluation) -> Paired:
+    shared = _shared(before, after)
+    return paired_difference(*([[e.counted_reward for e in of.episodes[i]] for i in shared] for of in (before, after)))
+
+
+def _flips(before: SavedEvaluation, after: SavedEvaluation) -> list[Flip]:
+    flips = [_flip(i, before.episodes[i], after.episodes[i]) for i in _shared(before, after)]
+    changed = [flip for flip in flips if flip.before != flip.after]
+    return sorted(changed, key=lambda f: (-abs(f.after - f.before), f.after > f.before))
+
+
+def _flip(item_id: str, before: Sequence[Episode], after: Sequence[Episode]) -> Flip:
+    """Of several episodes, those are shown that went the way of the change."""
+    old, new = (sum(e.counted_reward for e in group) / len(group) for group in (before, after))
+    (was, now) = (max, min) if new < old else (min, max)
+    first, second = was(before, key=_reward), now(after, key=_reward)
+    return Flip(item_id, old, new, answer_of(first), answer_of(second), second.gold or first.gold or "")
+
+
+def _reward(episode: Episode) -> float:
+    return episode.counted_reward
+
+
+def _data(before: SavedEvaluation, after: SavedEvaluation) -> list[str]:
+    lines = []
+    hashes = [e.described.get("dataset", {}).get("content_hash") for e in (before, after)]
+    shared = _shared(before, after)
+    changed = [i for i in shared if i in before.items and i in after.items and before.items[i] != after.items[i]]
+    if changed:
+        lines.append(f"data: {len(changed)} of {len(shared)} shared items have other content: {_some(changed)}")
+    elif hashes[0] != hashes[1] and not (before.items and after.items):
+        lines.append(f"data: the datasets' contents differ ({hashes[0]} and {hashes[1]})")
+    prompts = [i for i in shared if before.episodes[i][0].prompt != after.episodes[i][0].prompt]
+    if prompts:
+        lines.append(f"prompts: {len(prompts)} of {len(shared)} shared items were asked otherwise: {_some(prompts)}")
+    return lines
+
+
+def _settings(before: SavedEvaluation, after: SavedEvaluation) -> list[str]:
+    sampling = [{k: v for k, v in _part(e, "sampling").items() if k not in _NOT_SAMPLING} for e in (before, after)]
+    lines = [f"sampling: {text}" for text in _differences(*sampling)]
+    lines += [f"template: {text}" for text in _differences(_part(before, "template"), _part(after, "template"))]
+    grading = [{name: e.described.get(name) for name in _GRADING} for e in (before, after)]
+    return lines + [f"grading: {text}" for text in _differences(*grading)]
+
+
+def _graders(first: SavedRun, second: SavedRun) -> list[str]:
+    versions = [{name: run.info.get("versions", {}).get(name) for name in _GRADERS} for run in (first, second)]
+    return [f"grading: {text}" for text in _differences(*versions)]
+
+
+def _remarks(first: SavedRun, second: SavedRun, before: SavedEvaluation, after: SavedEvaluation) -> list[str]:
+    digests = [
+        [m.get("fingerprint", {}).get("digest") for m in run.info.get("models", {}).values()] for run in (first, second)
+    ]
+    remarks = ["the same checkpoint: this is the noise of running it again"] if digests[0] == digests[1] != [] else []
+    if before.row.n_samples != after.row.n_samples:
+        remarks.append(f"{before.row.n_samples} episodes an item against {after.row.n_samples}")
+    return remarks
+
+
+def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    return [f"{name} is {a.get(name)!r} and {b.get(name)!r}" for name in sorted({*a, *b}) if a.get(name) != b.get(name)]
+
+
+def _part(evaluation: SavedEvaluation, name: str) -> Mapping[str, Any]:
+    return evaluation.described.get(name) or {}
+
+
+def _metric(episodes: Sequence[Episode], name: str) -> float:
+    return sum(e.metrics[name] for e in episodes) / len(episodes)
+
+
+def _summary_of(evaluation: SavedEvaluation, shared: Sequence[str]) -> Summary:
+    results = {item_id: evaluation.row.results[item_id] for item_id in shared}
+    return replace(evaluation.row, results=results, n_selected=len(results)).summary()
+
+
+def _some(ids: Sequence[str]) -> str:
+    return f"{', '.join(ids[:3])}{', …' if len(ids) > 3 else ''}"
+
+
+def _names(run: SavedRun) -> str:
+    return ", ".join(f"{row.name} ({len(row.results)})" for row in run.rows) or "none"
