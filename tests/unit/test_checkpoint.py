@@ -1,0 +1,76 @@
+"""A checkpoint's tokenizer: what cannot be used is one error that says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_areal_eval.checkpoint import inspect_checkpoint, load_tokenizer
+from pytest_areal_eval.errors import CheckpointError
+
+TINY = Path(__file__).parents[2] / "models/tiny-math"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A copy of the tiny model without its weights."""
+    for file in TINY.iterdir():
+        if file.is_file() and file.suffix != ".safetensors":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def drop(*names: str) -> Callable[[Path], None]:
+    return lambda model: [(model / name).unlink() for name in names] and None
+
+
+def write(name: str, text: str) -> Callable[[Path], object]:
+    return lambda model: (model / name).write_text(text)
+
+
+def contradict(model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 99}))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (drop("tokenizer.json", "tokenizer_config.json"), "no usable tokenizer"),
+        (drop("tokenizer.json"), "no usable tokenizer"),
+        (write("tokenizer.json", "{"), "no usable tokenizer: "),
+        (write("tokenizer_config.json", "{"), "no usable tokenizer: "),
+        (contradict, "no usable tokenizer: "),
+        (drop("chat_template.jinja"), "its tokenizer has no chat template"),
+        (write("chat_template.jinja", "{% for m in messages %}"), "its chat template is no template: line 1: "),
+        (write("chat_template.jinja", "{{ messages[0]..content }}"), "its chat template is no template: line 1: "),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_used_is_one_error(model: Path, spoil: Callable[[Path], object], said: str) -> None:
+    spoil(model)
+    with pytest.raises(CheckpointError) as caught:
+        load_tokenizer(str(model), need_template=True)
+    assert str(caught.value).startswith(f"--model={model}: {said}")
+    assert caught.value.hint
+
+
+def test_a_template_that_asks_for_arguments_is_taken(model: Path) -> None:
+    template = "{% if not style %}{{ raise_exception('no style') }}{% endif %}{{ messages[0].content }}"
+    (model / "chat_template.jinja").write_text(template)
+    assert load_tokenizer(str(model), need_template=True).chat_template == template
+
+
+def test_without_a_template_a_tokenizer_is_taken_where_none_is_needed(model: Path) -> None:
+    (model / "chat_template.jinja").unlink()
+    assert load_tokenizer(str(model)).pad_token_id is not None
+
+
+def test_a_name_whose_first_part_is_a_folder_here_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models/final").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=r"no such directory\nDid you mean models/final\?"):
+        inspect_checkpoint("models/fina")
+    assert not inspect_checkpoint("org/fina").local
