@@ -49,7 +49,8 @@ class CompletionOrder:
             after = blocks[number + 1][0] if number + 1 < len(blocks) else None
             found = membership(block[0])
             if found is not None and self._start(found[0], block[0]):
-                self._in_completion_order(found[0], block, after)
+                with self.evaluations.keeping_up():
+                    self._in_completion_order(found[0], block, after)
             else:
                 self._in_order(block, after)
 

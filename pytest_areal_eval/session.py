@@ -12,6 +12,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 OWN_ARGUMENTS = {ITEM, MODEL, "engine", "rollout", "controller", "scheduler", "request", "self"}
 TICK_S = 0.2
+MOST_UNREPORTED = 256
+"""Finished items that may wait for their report: 0.2 s of reporting, so that the end is near when the last one is done,
+and no more of their completions in memory."""
 
 
 @dataclass(eq=False)
@@ -111,6 +115,8 @@ class EvaluationSession:
         self._tickets: dict[pytest.Item, _Ticket] = {}
         self._done: queue.SimpleQueue[tuple[pytest.Item, Rollout]] = queue.SimpleQueue()
         self._starting: dict[RolloutController, _Starting] = {}
+        self._keeping_up = False
+        self._paused: RolloutController | None = None
 
     # -- which items ------------------------------------------------------------------------------------------------
 
@@ -207,7 +213,7 @@ class EvaluationSession:
             timeout_s=time_limit_of(item, spec.episode_timeout, settings),
             gconfig=sampling_of(group, settings),
             template_kwargs=template_of(group),
-            callback=lambda rollout: self._done.put((item, rollout)),
+            callback=lambda rollout: self._deliver(item, rollout, controller),
         )
         self._tickets[item] = _Ticket(controller, task_id)
 
@@ -283,7 +289,31 @@ class EvaluationSession:
         ends = (EpisodeStatus.ENGINE_LOST, EpisodeStatus.CANCELLED)
         return any(e.status in ends for e in ticket.rollout.episodes)
 
+    @contextmanager
+    def keeping_up(self) -> Iterator[None]:
+        """Start no further episodes inside while reports lag behind; reporting then takes the time, not the engine."""
+        self._keeping_up = True
+        try:
+            yield
+        finally:
+            self._keeping_up = False
+            self._resume()
+
+    def _deliver(self, item: pytest.Item, rollout: Rollout, controller: RolloutController) -> None:
+        """Hand a finished item over to the main thread; called in the controller's."""
+        self._done.put((item, rollout))
+        if self._keeping_up and self._paused is None and self._done.qsize() > MOST_UNREPORTED:
+            controller.pause()
+            self._paused = controller  # only now, so that whoever sees it resumes what is paused already
+
+    def _resume(self) -> None:
+        if self._paused is not None:
+            self._paused.resume()
+            self._paused = None
+
     def _pump(self, tick: Callable[[], None]) -> None:
+        if self._done.qsize() <= MOST_UNREPORTED // 2:
+            self._resume()
         try:
             item, rollout = self._done.get(timeout=TICK_S)
         except queue.Empty:
