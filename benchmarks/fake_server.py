@@ -1,4 +1,4 @@
-"""A server that costs next to nothing: raw asyncio, one canned answer after a fixed latency, and ``/stat`` about itself.
+"""A server that costs next to nothing: raw asyncio, one canned answer after a fixed latency, and ``/stat``.
 
 It speaks what the embedded engine's server does, but parses no body.  One core answers several thousand requests a
 second, so that a benchmark on the other core measures the client.
@@ -176,7 +176,7 @@ async def serve(latency_s: float, port: int) -> None:
     listening = await asyncio.get_running_loop().create_server(
         lambda: Connection(server), "127.0.0.1", port, backlog=4096
     )
-    print("http://127.0.0.1:{}".format(listening.sockets[0].getsockname()[1]), flush=True)
+    print(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", flush=True)
     await listening.serve_forever()
 
 

@@ -80,6 +80,7 @@ def plain_loop(rows: list[dict[str, Any]]) -> Answers:
     from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
     logging.disable_progress_bar()
+    torch.set_num_threads(1)  # the model is so small that a second thread only costs
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
     answers = {}

@@ -1,4 +1,4 @@
-"""Attaches the evaluations of this folder to a server that runs already, and tells at the end what this process cost."""
+"""Attaches the evaluations of this folder to a server that runs already, and tells what this process cost."""
 
 from __future__ import annotations
 
