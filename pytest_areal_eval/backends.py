@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_areal_eval.allocation import Allocation, parse_allocation
-from pytest_areal_eval.checkpoint import inspect_checkpoint, load_tokenizer
-from pytest_areal_eval.errors import ConfigError
+from pytest_areal_eval.engine_choice import build_engine, check_engine
 from pytest_areal_eval.options import Settings
 
 if TYPE_CHECKING:
@@ -19,9 +16,6 @@ if TYPE_CHECKING:
     from pytest_areal_eval.engines.base import Engine
     from pytest_areal_eval.schedulers.base import Scheduler
     from pytest_areal_eval.schedulers.slurm import SlurmOptions
-
-ENGINES = ("hf", "sglang", "vllm", "openai")
-INSTALL = {"sglang": "pip install 'sglang[all]'", "vllm": "pip install vllm"}
 
 
 def check_options(settings: Settings) -> None:
@@ -32,48 +26,18 @@ def check_options(settings: Settings) -> None:
     """
     if settings.get("replay") is not None:
         return
-    parse_backend(settings)
+    check_engine(settings)
     if settings.get("scheduler") == "ray":
         check_ray(settings)
     if settings.get("scheduler") == "slurm":
         from pytest_areal_eval.schedulers.slurm.options import check_installed
 
         check_installed()
-    for path in settings.get("model", []):
-        checkpoint = inspect_checkpoint(path)
-        wanted, context = settings.get("max-new-tokens"), checkpoint.context_length
-        if wanted is not None and context is not None and wanted >= context:
-            raise ConfigError(
-                f"--max-new-tokens={wanted}: {checkpoint.name} has a context of {context} tokens",
-                f"Prompt and answer share it: ask for fewer than {context}.",
-            )
-
-
-def parse_backend(settings: Settings) -> Allocation:
-    """The allocation that ``--backend`` names; the embedded engine by default.
-
-    Raises:
-        ConfigError: unknown, malformed, or not installed.
-    """
-    allocation = parse_allocation(settings.get("backend") or "hf")
-    name = allocation.backend
-    if name not in ENGINES:
-        raise ConfigError(f"--backend={name}: no such engine", f"There are: {', '.join(ENGINES)}.")
-    if name in INSTALL and importlib.util.find_spec(name) is None:
-        raise ConfigError(
-            f"--backend={name}: {name} is not installed in this environment",
-            f"Install it ({INSTALL[name]}), or use --backend=hf.",
-        )
-    if name != "hf":
-        raise ConfigError(f"--backend={name}: not supported by this version yet", "Use --backend=hf.")
-    if allocation.tp_size * allocation.pp_size > 1:
-        raise ConfigError(f"--backend={allocation}: the embedded engine runs on one device", "Use --backend=hf:dN.")
-    return allocation
 
 
 def build_scheduler(settings: Settings, log_dir: Path) -> Scheduler | None:
-    """The scheduler; None where nothing is to be started (replay)."""
-    if settings.get("replay") is not None:
+    """The scheduler; None where nothing is to be started (replay, or servers that run already)."""
+    if settings.get("replay") is not None or settings.get("base-url"):
         return None
     name = settings.get("scheduler", "local")
     if name == "slurm":
@@ -162,7 +126,7 @@ def build_controller(
     chosen = ControllerSettings(
         max_concurrency=share(concurrency) if share else concurrency,
         reward_timeout_s=settings.get("reward-timeout", 15.0),
-        start_timeout_s=settings.get("start-timeout", 600.0),
+        start_timeout_s=settings.get("start-timeout"),
         seed=settings.get("seed", 0),
     )
     engine, tokenizer = _engine(settings, model, scheduler)
@@ -177,14 +141,4 @@ def _engine(
         from pytest_areal_eval.engines.replay import ReplayEngine
 
         return ReplayEngine(Path(replay)), None
-    if model is None:
-        raise ConfigError("no checkpoint to evaluate", "Give --model=PATH, or --replay=FILE to score recorded answers.")
-    allocation, checkpoint = parse_backend(settings), inspect_checkpoint(model)
-    trust = bool(settings.get("trust-remote-code", False))
-    from pytest_areal_eval.engines.hf import HFEngine
-
-    has_gpus = scheduler is not None and any(node.gpus_total for node in scheduler.capacity().nodes)
-    engine = HFEngine(
-        checkpoint.path, replicas=allocation.data_parallel_size, trust_remote_code=trust, gpus=int(has_gpus)
-    )
-    return engine, lambda: load_tokenizer(checkpoint.path, trust_remote_code=trust, need_template=True)
+    return build_engine(settings, model, scheduler)

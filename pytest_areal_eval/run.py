@@ -118,8 +118,11 @@ class Run:
 
     def initializer(self, controller: RolloutController) -> Callable[[], None]:
         """What starts a controller's servers, or attaches it to those that the xdist owner started."""
+        from pytest_areal_eval.engine_choice import attach_to
+
         if not self.answer or not self.answer["endpoints"]:
-            return controller.initialize
+            attached = attach_to(self.evaluations.settings)
+            return lambda: controller.initialize(server_infos=attached or None)
         from pytest_areal_eval.xdist import endpoints_of
 
         endpoints = endpoints_of(self.answer)
@@ -222,10 +225,12 @@ class Run:
         """Add a checkpoint's identity to ``run.json``; reads its files, so better while its servers start."""
         if model is None or self.folder is None or self.worker is not None:
             return
-        from pytest_areal_eval.checkpoint import inspect_checkpoint
+        from pytest_areal_eval.engine_choice import checkpoint_of
         from pytest_areal_eval.journal import checkpoint_fingerprint
 
-        checkpoint = inspect_checkpoint(model)
+        checkpoint = checkpoint_of(self.evaluations.settings, model)
+        if checkpoint is None:  # a name at an endpoint
+            return
         fingerprint = checkpoint_fingerprint(checkpoint.path)
         self._info["models"][model] = {
             "path": checkpoint.path,

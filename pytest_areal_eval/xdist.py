@@ -112,11 +112,11 @@ class Owner:
         from pytest_areal_eval.backends import build_scheduler
 
         run, settings = self.conclusion.run, self.conclusion.evaluations.settings
-        if settings.get("replay") is not None or model is None:
+        if settings.get("replay") is not None or (model is None and not settings.get("base-url")):
             return []
         self._scheduler = build_scheduler(settings, run.log_dir())
         self._controller = run.make_controller(model, self._scheduler)
-        self._controller.initialize()
+        run.initializer(self._controller)()
         run.describe_model(model)
         return [asdict(endpoint) for endpoint in self._controller.endpoints]
 

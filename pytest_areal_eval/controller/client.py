@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
@@ -17,12 +18,17 @@ from pytest_areal_eval.controller.replicas import Replica, Replicas
 from pytest_areal_eval.controller.settings import ControllerSettings
 from pytest_areal_eval.engines.base import Engine, TransientError, describe
 from pytest_areal_eval.errors import RequestError
+from pytest_areal_eval.workflows import context
 
 if TYPE_CHECKING:
     import aiohttp
 
 ABORT_LIMIT_S = 1.0
-TOO_MANY_REQUESTS = 429
+OVERLOADED = frozenset({429, 503})
+NEVER_BETTER = frozenset({401, 402})
+"""A key that is refused, or not paid for, is refused for every row."""
+WRONG_PLACE = frozenset({403, 404, 405})
+"""So is a path or a model that does not exist, unless an answer came from there before."""
 
 
 @dataclass(slots=True)
@@ -55,6 +61,8 @@ class EngineClient:
         http: the session that all requests share.
         settings: attempts, back-off, limits.
         rng: jitter.
+        on_refused: receives an answer that every further request would get too.
+        on_first: receives the first request.
     """
 
     def __init__(
@@ -64,12 +72,18 @@ class EngineClient:
         http: aiohttp.ClientSession,
         settings: ControllerSettings,
         rng: Random,
+        *,
+        on_refused: Callable[[RequestError], None] = lambda error: None,
+        on_first: Callable[[ModelRequest], None] = lambda request: None,
     ) -> None:
         self._engine = engine
         self._replicas = replicas
         self._http = http
         self._settings = settings
         self._rng = rng
+        self._on_refused = on_refused
+        self._on_first: Callable[[ModelRequest], None] | None = on_first
+        self._answered = False
         self._aborts: set[asyncio.Task[None]] = set()
 
     async def generate(self, request: ModelRequest, clock: Clock, progress: Progress) -> ModelResponse:
@@ -85,9 +99,12 @@ class EngineClient:
             EngineLost: no replica is left.
         """
         progress.attempts, progress.problem = 0, ""
-        failed: Replica | None = None
+        if self._on_first is not None:
+            on_first, self._on_first = self._on_first, None
+            on_first(request)
+        failed, near = None, self._shared_prefix(progress)
         while True:
-            replica = await self._replicas.take(clock, avoid=failed)
+            replica = await self._replicas.take(clock, avoid=failed, near=near)
             progress.attempts += 1
             progress.total_attempts += 1
             progress.replica = replica.name
@@ -96,8 +113,12 @@ class EngineClient:
             except TransientError as error:
                 failed, problem = replica, error
             except RequestError as error:
-                raise self._permanent(error, replica, progress.attempts) from error
+                refusal = self._permanent(error, replica, progress.attempts)
+                if error.status in NEVER_BETTER or (error.status in WRONG_PLACE and not self._answered):
+                    self._on_refused(refusal)
+                raise refusal from error
             else:
+                self._answered = True
                 self._replicas.answered(replica)
                 response.replica, response.attempts = replica.name, progress.attempts
                 return response
@@ -113,6 +134,12 @@ class EngineClient:
         """Wait for the aborts under way, at most their own limit."""
         if self._aborts:
             await asyncio.wait(self._aborts, timeout=ABORT_LIMIT_S)
+
+    @staticmethod
+    def _shared_prefix(progress: Progress) -> str:
+        """What the beginning of the prompt is known by, where another request has the same one."""
+        episode = context.get()
+        return episode.item_id if episode.group_size > 1 or progress.total_attempts > 0 else ""
 
     async def _attempt(self, request: ModelRequest, replica: Replica) -> ModelResponse:
         scope = asyncio.timeout(self._settings.request_timeout_s)
@@ -139,7 +166,7 @@ class EngineClient:
     def _learn(self, replica: Replica, problem: TransientError) -> None:
         if problem.lost:
             self._replicas.suspect(replica)
-        elif problem.retry_after_s is not None or problem.status == TOO_MANY_REQUESTS:
+        elif problem.retry_after_s is not None or problem.status in OVERLOADED:
             self._replicas.refused(replica, problem.retry_after_s or self._settings.backoff_s)
 
     def _pause_s(self, attempts: int) -> float:

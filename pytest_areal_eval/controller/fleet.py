@@ -16,7 +16,7 @@ from pytest_areal_eval.controller.probe import Health, Reading, discover, probe
 from pytest_areal_eval.controller.replicas import Replica, Replicas
 from pytest_areal_eval.controller.settings import ControllerSettings, EventKind
 from pytest_areal_eval.engines.base import Engine
-from pytest_areal_eval.errors import ArealEvalError, EngineLost, EngineStartError, SchedulerError
+from pytest_areal_eval.errors import ArealEvalError, CannotFit, EngineLost, EngineStartError, SchedulerError
 from pytest_areal_eval.schedulers.base import State, Status
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ TICK_S = 0.25
 MISSES = 3
 QUICK_S = 10.0
 """A start that ends sooner, with an exit code that another quick end had, is not tried again."""
+USAGE_EXIT = 2
+"""What argparse ends with: an unknown flag stays unknown, however long the imports before it took."""
 RECONNECT_S = 20.0
 """How long a given address may be silent; nobody here can restart it."""
 SCHEDULER_FAILURES = 5
@@ -66,6 +68,7 @@ class Fleet:
         self._once_ready = asyncio.Event()
         self._nudge = asyncio.Event()
         self._quick_exits: set[int] = set()
+        self._noted: set[str] = set()
         self._polled = False
         self._next_poll = 0.0
         self._poll_pause_s = TICK_S
@@ -176,7 +179,11 @@ class Fleet:
         member.phase = "ready"
         member.replica = Replica(member.name, member.endpoint, answered_at=self._now())
         self._replicas.add(member.replica)
-        self._tell(member, "ready", f"{member.name} is ready after {self._now() - member.since:.1f} s")
+        after_s, info = self._now() - member.since, self._engine.info
+        self._tell(member, "ready", f"{member.name} is ready after {after_s:.1f} s: {info.line}")
+        if info.note and info.note not in self._noted:
+            self._noted.add(info.note)
+            self._emit("warning", info.note)
         self._once_ready.set()
 
     async def _not_yet(self, member: Member, reading: Reading) -> None:
@@ -187,8 +194,9 @@ class Fleet:
             await self._lose(member, f"not ready within {limit_s:g} s: {reading.text}")
         elif self._instances is not None and member.handle is not None and self._polled:
             log = self._instances.log_path(member.handle)
-            line = await self._instances.last_line(member.handle)
-            self._tell(member, "log", f"{member.name} loads ({reading.text}), log {log}: {line or '(empty)'}")
+            stages = member.launch.stages if member.launch is not None else ()
+            stage = await self._instances.stage(member.handle, stages)
+            self._tell(member, "log", f"{member.name} {stage} ({reading.text}; log {log})")
         elif self._instances is None:
             self._tell(member, "starting", f"{member.name}: {reading.text}")
 
@@ -234,7 +242,8 @@ class Fleet:
             except SchedulerError as error:
                 self._emit("warning", f"{member.name} ({member.handle.id}) could not be stopped: {error}")
         quick = exit_code if not was_ready and ran_s < QUICK_S else None
-        hopeless = never or quick in self._quick_exits or (member.launch is None and not was_ready)
+        usage = exit_code == USAGE_EXIT and not was_ready
+        hopeless = never or usage or quick in self._quick_exits or (member.launch is None and not was_ready)
         if quick is not None:
             self._quick_exits.add(quick)
         if hopeless or member.attempt > self._settings.restarts:
@@ -258,6 +267,8 @@ class Fleet:
     def _verdict(self) -> ArealEvalError:
         many = f"all {len(self._members)} replicas" if len(self._members) > 1 else "the replica"
         cause = self._members[0].cause
+        if all(member.status is not None and member.status.never for member in self._members):
+            return CannotFit(cause)
         if self._once_ready.is_set():
             return EngineLost(f"{many} were lost and the restarts are spent; the first: {cause}")
         hint = "Run the command by hand to see more; if the server only needs longer, raise start_timeout_s."

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_areal_eval.engines.base import Endpoint, Launch
+from pytest_areal_eval.engines.flags import as_flags
 from pytest_areal_eval.errors import SchedulerError
 from pytest_areal_eval.schedulers.base import Address, Handle, InstanceSpec, Scheduler, Shape, Status
 
 STOP_GRACE_S = 5.0
 TAIL_LINES = 20
+STAGE_LINES = 200
 
 
 class Instances:
@@ -78,10 +81,12 @@ class Instances:
         host = f"[{address.host}]" if ":" in address.host else address.host
         return Endpoint(name, f"http://{host}:{address.port}", self._token)
 
-    async def last_line(self, handle: Handle) -> str:
-        """The last line of its log."""
-        tail = await asyncio.to_thread(self._scheduler.log_tail, handle, 1)
-        return tail.strip()
+    async def stage(self, handle: Handle, stages: Sequence[tuple[str, str]]) -> str:
+        """What it does, by its log: the newest of ``stages`` there, else "loads", and the last line."""
+        tail = await asyncio.to_thread(self._scheduler.log_tail, handle, STAGE_LINES if stages else 1)
+        lines = tail.strip().splitlines()
+        found = (does for line in reversed(lines) for pattern, does in stages if re.search(pattern, line))
+        return f"{next(found, 'loads')}: {lines[-1].strip() if lines else '(empty)'}"
 
     def log_path(self, handle: Handle) -> str:
         """Where its log is."""
@@ -109,15 +114,3 @@ class Instances:
             for placeholder, value in known.items():
                 argv = tuple(word.replace(placeholder, value) for word in argv)
         return shlex.join(argv)
-
-
-def as_flags(server_args: Mapping[str, Any]) -> tuple[str, ...]:
-    """``{"tp_size": 2, "enable_metrics": True, "seed": None}`` as ``--tp-size 2 --enable-metrics``."""
-    flags: list[str] = []
-    for key, value in server_args.items():
-        if value is None or value is False:
-            continue
-        flags.append("--" + key.replace("_", "-"))
-        if value is not True:
-            flags.extend(str(v) for v in value) if isinstance(value, list | tuple) else flags.append(str(value))
-    return tuple(flags)

@@ -17,6 +17,9 @@ from pytest_areal_eval.controller.clock import Clock
 from pytest_areal_eval.engines.base import Endpoint
 from pytest_areal_eval.errors import EngineLost
 
+SLACK = 4
+HOMES_KEPT = 4096
+
 
 @dataclass(eq=False, slots=True)
 class Replica:
@@ -58,6 +61,7 @@ class Replicas:
         self._rng = rng
         self._members: list[Replica] = []
         self._waiters: deque[asyncio.Future[None]] = deque()
+        self._homes: dict[str, Replica] = {}
         self._turn = 0
         self._lost = ""
         self.on_suspect: Callable[[], None] = lambda: None
@@ -76,12 +80,14 @@ class Replicas:
         """Attempts in flight by replica."""
         return {r.name: r.in_flight for r in tuple(self._members)}
 
-    async def take(self, clock: Clock, avoid: Replica | None = None) -> Replica:
+    async def take(self, clock: Clock, avoid: Replica | None = None, near: str = "") -> Replica:
         """The replica for the next attempt; waits while there is none, with the clock stopped if none is up.
 
         Args:
             clock: the episode's.
             avoid: the replica that failed before; used again only if there is no other.
+            near: requests of one ``near`` share a prompt's beginning, which their replica then computes once: they
+                follow each other until it is busier than the idlest by an eighth and :data:`SLACK`.
 
         Raises:
             EngineLost: there will be none any more.
@@ -89,7 +95,7 @@ class Replicas:
         while True:
             if self._lost:
                 raise EngineLost(self._lost)
-            replica = self._choose(avoid)
+            replica = self._choose(avoid, near)
             if replica is not None:
                 replica.in_flight += 1
                 return replica
@@ -149,14 +155,23 @@ class Replicas:
         self._lost = why
         self._wake(None)
 
-    def _choose(self, avoid: Replica | None) -> Replica | None:
+    def _choose(self, avoid: Replica | None, near: str) -> Replica | None:
         now = asyncio.get_running_loop().time()
         free = [r for r in self._members if r.up and r.in_flight < r.window and r.paused_until <= now]
         if len(free) > 1:
             free = [r for r in free if r is not avoid]
             self._turn += 1
             turn = self._turn % len(free)
-            return min(free[turn:] + free[:turn], key=lambda r: r.in_flight)
+            least = min(free[turn:] + free[:turn], key=lambda r: r.in_flight)
+            if not near:
+                return least
+            home = self._homes.pop(near, least)
+            if home not in free or home.in_flight >= least.in_flight * 9 / 8 + SLACK:
+                home = least
+            self._homes[near] = home
+            if len(self._homes) > HOMES_KEPT:
+                del self._homes[next(iter(self._homes))]
+            return home
         return free[0] if free else None
 
     async def _change(self) -> None:

@@ -21,7 +21,7 @@ from pytest_areal_eval.controller.pool import EpisodePool
 from pytest_areal_eval.controller.replicas import Replica, Replicas
 from pytest_areal_eval.controller.settings import ControllerSettings, Event, EventKind, Snapshot
 from pytest_areal_eval.engines.base import Endpoint, Engine, Launch
-from pytest_areal_eval.errors import ArealEvalError, ConfigError, EngineLost
+from pytest_areal_eval.errors import ArealEvalError, ConfigError, EngineLost, RequestError
 from pytest_areal_eval.rewards.pool import RewardPool
 from pytest_areal_eval.schedulers.base import Scheduler
 from pytest_areal_eval.stats.tracker import Trackers
@@ -89,11 +89,20 @@ class Run:
                 await self._start_fleet(members, http, loading)
             else:
                 self.replicas.add(Replica(self._engine.name, None))
-            self.tokenizer = await loading
+            loaded = await loading
+            self.tokenizer = loaded if self._engine.info.token_ids else None
         finally:
             loading.cancel()
         self._around = Surroundings(
-            client=EngineClient(self._engine, self.replicas, http, self._settings, self._rng),
+            client=EngineClient(
+                self._engine,
+                self.replicas,
+                http,
+                self._settings,
+                self._rng,
+                on_refused=self._refused,
+                on_first=self._look_at,
+            ),
             engine=self._engine,
             tokenizer=self.tokenizer,
             run_seed=self._settings.seed,
@@ -226,10 +235,23 @@ class Run:
         error = None if watch.cancelled() else watch.exception()
         if error is None or self.failure is not None:
             return
-        lost = error if isinstance(error, EngineLost) else EngineLost(f"watching the replicas failed: {error!r}")
+        self._lose(error if isinstance(error, EngineLost) else EngineLost(f"watching the replicas failed: {error!r}"))
+
+    def _lose(self, lost: EngineLost) -> None:
         self.failure, first_line = lost, str(lost).splitlines()[0]
         self.replicas.close(first_line)
         self.pool.end_all(EpisodeStatus.ENGINE_LOST, first_line)
+
+    def _refused(self, error: RequestError) -> None:
+        """One message and no further request, instead of one refusal a row."""
+        if self.failure is None:
+            self._lose(EngineLost(str(error.args[0]), error.hint))
+
+    def _look_at(self, request: ModelRequest) -> None:
+        """A template that writes BOS and a tokenizer that adds another change every answer and raise no error."""
+        bos, ids = getattr(request.tokenizer, "bos_token_id", None), request.input_ids
+        if bos is not None and ids[:2] == [bos, bos]:
+            self._emit("warning", f"the prompts begin with two BOS tokens ({bos}): a doubled BOS lowers scores")
 
 
 async def _load(tokenizer: Any) -> Any:

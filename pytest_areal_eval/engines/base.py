@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Launch:
-    """How to start one replica: argv with ``{host}``, ``{port}`` and ``{nonce}`` placeholders, and what it needs."""
+    """How to start one replica: argv with ``{host}``, ``{port}`` and ``{nonce}`` placeholders, and what it needs.
+
+    ``stages`` says what the lines of its log mean, (regular expression, what the server does), for who waits.
+    """
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -26,6 +29,7 @@ class Launch:
     cpus: int = 1
     ready_path: str = "/health"
     start_timeout_s: float = 600.0
+    stages: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,21 @@ class EngineInfo:
         context_length: prompt and answer together, in tokens; None if unknown.
         concurrency: requests that one replica runs well at once.
         model: the served model's name.
+        token_ids: whether it takes and gives token ids; else messages are sent and it tokenizes.
+        note: what a person should know of it, in a line.
     """
 
     context_length: int | None = None
     concurrency: int = 32
     model: str = "default"
+    token_ids: bool = True
+    note: str = ""
+
+    @property
+    def line(self) -> str:
+        """What was learnt, for a person."""
+        context = f", context {self.context_length}" if self.context_length is not None else ""
+        return f"{self.model}{context}, {self.concurrency} requests at once"
 
 
 class Engine(Protocol):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from pytest_areal_eval.api import ModelRequest
 from pytest_areal_eval.engines.base import Endpoint, EngineInfo, TransientError, describe
@@ -36,9 +37,32 @@ async def get_json(http: aiohttp.ClientSession, endpoint: Endpoint, path: str) -
     return await _request(http, endpoint, "GET", path, None)
 
 
+async def get_text(http: aiohttp.ClientSession, endpoint: Endpoint, path: str) -> str:
+    """GET and return the body as text; raises as :func:`post_json`."""
+    raw, _ = await _bytes(http, endpoint, "GET", path, None)
+    return raw.decode(errors="replace")
+
+
+def openai_path(endpoint: Endpoint, path: str) -> str:
+    """``/v1/models`` for a server's root; for an address with a path of its own, that is all that goes before."""
+    return path if urlsplit(endpoint.base_url).path else f"/v1{path}"
+
+
 async def _request(
     http: aiohttp.ClientSession, endpoint: Endpoint, method: str, path: str, body: Mapping[str, Any] | None
 ) -> Any:
+    raw, status = await _bytes(http, endpoint, method, path, body)
+    try:
+        return json.loads(raw)
+    except ValueError as e:
+        text = raw.decode(errors="replace")
+        message = f"{endpoint.name} {method} {path}: the body is no JSON: {describe(text)!r}"
+        raise TransientError(message, status=status) from e
+
+
+async def _bytes(
+    http: aiohttp.ClientSession, endpoint: Endpoint, method: str, path: str, body: Mapping[str, Any] | None
+) -> tuple[bytes, int]:
     import aiohttp
 
     where = f"{endpoint.name} {method} {path}"
@@ -52,11 +76,7 @@ async def _request(
         raise TransientError(f"{where}: {type(e).__name__}: {e}", lost=lost) from e
     if status >= 400:
         raise _error(f"{where}: HTTP {status}: {server_message(raw)}", status, retry_after)
-    try:
-        return json.loads(raw)
-    except ValueError as e:
-        text = raw.decode(errors="replace")
-        raise TransientError(f"{where}: the body is no JSON: {describe(text)!r}", status=status) from e
+    return raw, status
 
 
 def _error(message: str, status: int, retry_after: str) -> Exception:

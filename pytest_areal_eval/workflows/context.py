@@ -18,6 +18,7 @@ class WorkflowContext:
         evaluation: the evaluation's name; empty for a plain script.
         item_id: the item's id.
         episode_index: which of the item's episodes this is.
+        group_size: how many episodes the item has.
         seed: the request seed derived from (run seed, item id, episode index).
         rng: an episode-local random generator seeded with it; use this one, not the global generator.
         reward_pool: the killable pool that grades; None outside a controller.
@@ -28,6 +29,7 @@ class WorkflowContext:
     evaluation: str = ""
     item_id: str = ""
     episode_index: int = 0
+    group_size: int = 1
     seed: int | None = None
     rng: Random | None = None
     reward_pool: Any = None

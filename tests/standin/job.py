@@ -23,6 +23,7 @@ class Job:
     ) -> None:
         self.server, self.body, self.prompt, self.shape = server, body, prompt, shape
         self.rid = str(body.get("rid") or body.get("request_id") or "")
+        self.path = request.path
         self._connection = request.connection
         self._timer: asyncio.TimerHandle | None = None
         self._done = False
@@ -59,7 +60,8 @@ class Job:
         fault = rule.fault if rule is not None else ""
         if rule is not None and fault == "status":
             headers = {} if rule.retry_after is None else {"Retry-After": f"{rule.retry_after:g}"}
-            self.finish(Reply({"error": {"message": f"scripted {rule.status}"}}, rule.status, headers))
+            body = self.server.error(self.path, rule.status, f"scripted {rule.status}")
+            self.finish(Reply(body, rule.status, headers))
         elif fault == "drop":
             self.finish(None)
             self._connection.drop()
@@ -76,7 +78,8 @@ class Job:
             text = "<think>Let me see. It could be 41, or"
         ids = [*self.server.tokenizer.encode(text or ""), EOS]
         sampling = self.body.get("sampling_params", self.body)
-        limit = sampling.get("max_new_tokens") or sampling.get("max_tokens") or len(ids)
+        names = ("max_new_tokens", "max_completion_tokens", "max_tokens")
+        limit = next((sampling[name] for name in names if sampling.get(name)), len(ids))
         if len(ids) > limit:
             ids, fault = ids[:limit], "length"
             text = self.server.tokenizer.decode(ids)

@@ -14,7 +14,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,22 +106,36 @@ class Standin:
             self.load.aborted += 1
             job.finish(None)
 
-    def _handle(self, request: Request) -> None:
-        answer = {
-            "/health": self._health,
-            "/stat": lambda r: Reply(self.load.report()),
-            "/reset": self._reset,
+    def pages(self) -> dict[str, Callable[[Request], Reply | None]]:
+        """What is answered at once."""
+        return {
             "/model_info": self._model_info,
             "/v1/models": self._models,
             "/abort_request": self._abort,
-        }.get(request.path)
-        if request.path not in ("/health", "/stat", "/reset") and not self._allowed(request):
+        }
+
+    def forms(self) -> dict[str, Callable[..., Reply]]:
+        """Where there is generation, and the form of its answer."""
+        return {"/generate": generate_shape, "/v1/chat/completions": chat_shape}
+
+    def refusal(self, path: str, body: Mapping[str, Any]) -> Reply | None:
+        """Why a request is refused before anything is generated."""
+        return None
+
+    def error(self, path: str, status: int, message: str) -> Any:
+        """The body of an error."""
+        return {"error": {"message": message}}
+
+    def _handle(self, request: Request) -> None:
+        own = {"/health": self._health, "/stat": lambda r: Reply(self.load.report()), "/reset": self._reset}
+        answer = own.get(request.path) or self.pages().get(request.path)
+        if request.path not in own and not self._allowed(request):
             request.connection.send(Reply({"error": "Unauthorized"}, 401))
         elif answer is not None:
             reply = answer(request)
             if reply is not None:
                 request.connection.send(reply)
-        elif request.path in ("/generate", "/v1/chat/completions"):
+        elif request.path in self.forms():
             self._generate(request)
         else:
             request.connection.send(Reply({"detail": "Not Found"}, 404))
@@ -164,8 +178,11 @@ class Standin:
 
     def _generate(self, request: Request) -> None:
         body = request.json()
-        shape = generate_shape if request.path == "/generate" else chat_shape
-        job = Job(self, request, body, self._prompt(body), shape)
+        refusal = self.refusal(request.path, body)
+        if refusal is not None:
+            request.connection.send(refusal)
+            return
+        job = Job(self, request, body, self._prompt(body), self.forms()[request.path])
         rule = next((r for r in self.faults if r.applies(job.prompt)), None)
         job.begin(rule)
         if self.die_after is not None and self.load.requests >= self.die_after:
@@ -178,8 +195,9 @@ class Standin:
     def _prompt(self, body: Mapping[str, Any]) -> str:
         if "messages" in body:
             return "\n".join(str(m.get("content")) for m in body["messages"])
-        if "input_ids" in body:
-            return str(self.tokenizer.decode(body["input_ids"]))
+        ids = body.get("input_ids", body.get("prompt"))
+        if isinstance(ids, list):
+            return str(self.tokenizer.decode(ids))
         return str(body.get("text", ""))
 
     def answer(self, prompt: str) -> str:
@@ -225,9 +243,9 @@ class Running:
 
 
 @contextlib.contextmanager
-def in_thread(**options: Any) -> Iterator[Running]:
+def in_thread(kind: type[Standin] = Standin, **options: Any) -> Iterator[Running]:
     """A running server; ``options`` are :class:`Standin`'s."""
-    running = Running(Standin(**options), "127.0.0.1")
+    running = Running(kind(**options), "127.0.0.1")
     try:
         yield running
     finally:
@@ -262,7 +280,7 @@ async def _serve(options: argparse.Namespace) -> None:
         import tokenizers
 
         loaded = tokenizers.Tokenizer.from_file(str(options.tokenizer))
-        tokenizer = _Loaded(loaded)
+        tokenizer = Loaded(loaded)
     server = _Process(
         latency_s=options.latency_ms / 1000,
         answers=json.loads(options.answers.read_text()) if options.answers else None,
@@ -286,7 +304,7 @@ class _Process(Standin):
         os._exit(9)
 
 
-class _Loaded:
+class Loaded:
     """A ``tokenizers`` tokenizer with the two methods that the server needs."""
 
     def __init__(self, inner: Any) -> None:

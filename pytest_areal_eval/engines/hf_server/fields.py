@@ -116,6 +116,8 @@ SAMPLING_FIELDS = frozenset(
         "top_k",
         "frequency_penalty",
         "presence_penalty",
+        "min_p",
+        "repetition_penalty",
         "stop",
         "stop_token_ids",
         "ignore_eos",
@@ -148,6 +150,8 @@ def read_sampling(
     top_p = fields.number("top_p", 1.0, 0.0, 1.0)
     if top_p == 0.0:
         fields.refuse("top_p", "it must be above 0")
+    fields.only("min_p", 0.0)
+    fields.only("repetition_penalty", 1.0)
     return Sampling(
         max_new_tokens=max_new_tokens,
         min_new_tokens=fields.integer(min_name, 0, 0, max_new_tokens),

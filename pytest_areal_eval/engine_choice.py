@@ -1,0 +1,228 @@
+"""From the options to an engine: which one, how many replicas, started here or attached to."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_areal_eval.allocation import Allocation, parse_allocation
+from pytest_areal_eval.checkpoint import Checkpoint, inspect_checkpoint, load_tokenizer
+from pytest_areal_eval.errors import ConfigError
+from pytest_areal_eval.options import Settings
+
+if TYPE_CHECKING:
+    from pytest_areal_eval.engines.base import Endpoint, Engine
+    from pytest_areal_eval.schedulers.base import Scheduler
+
+ENGINES = ("hf", "sglang", "vllm", "openai")
+HF_ARGS = {"dtype": str, "max_batch": int, "context_length": int, "threads": int}
+STARTED_ONLY = ("engine-arg", "engine-python", "engine-cmd")
+SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty")
+
+Loader = Callable[[], Any]
+
+
+def parse_backend(settings: Settings) -> Allocation:
+    """The allocation that ``--backend`` names; the embedded engine by default, or what ``--base-url`` attaches to.
+
+    Raises:
+        ConfigError: unknown, malformed, or at odds with another option.
+    """
+    urls = settings.get("base-url", [])
+    allocation = parse_allocation(settings.get("backend") or ("openai" if urls else "hf"))
+    name = allocation.backend
+    if name not in ENGINES:
+        raise ConfigError(f"--backend={name}: no such engine", f"There are: {', '.join(ENGINES)}.")
+    if urls:
+        _check_attached(settings, allocation)
+    elif name == "openai":
+        raise ConfigError("--backend=openai needs the address of a server", "Give --base-url=http://HOST:PORT/v1.")
+    elif settings.get("api-key-env") is not None:
+        raise ConfigError("--api-key-env is for servers that run already", "Give --base-url too, or leave it out.")
+    if name == "hf" and allocation.tp_size * allocation.pp_size > 1:
+        raise ConfigError(f"--backend={allocation}: the embedded engine runs on one device", "Use --backend=hf:dN.")
+    return allocation
+
+
+def check_engine(settings: Settings) -> None:
+    """Find the mistakes that need no engine to be found.
+
+    Raises:
+        UserError: no such checkpoint, an engine that is not installed or too old, options at odds with each other.
+    """
+    allocation = parse_backend(settings)
+    attach_to(settings)
+    args = engine_args(settings)
+    if allocation.backend == "hf":
+        _hf_args(args)
+    _check_installed(settings, allocation.backend)
+    for model in settings.get("model", []):
+        checkpoint = checkpoint_of(settings, model)
+        if checkpoint is not None:
+            _check_length(settings, checkpoint)
+
+
+def attach_to(settings: Settings) -> list[Endpoint]:
+    """The servers that run already; empty where they are to be started.
+
+    Raises:
+        ConfigError: an address is malformed, or the key's variable is not set.
+    """
+    from pytest_areal_eval.engines.openai import given_endpoints
+
+    variable = settings.get("api-key-env")
+    key = os.environ.get(variable, "") if variable else ""
+    if variable and not key:
+        raise ConfigError(f"--api-key-env={variable}: that environment variable is not set", f"export {variable}=…")
+    return given_endpoints(settings.get("base-url", []), key)
+
+
+def checkpoint_of(settings: Settings, model: str) -> Checkpoint | None:
+    """The checkpoint that ``--model`` names; None where it is a model's name at an endpoint.
+
+    Raises:
+        CheckpointError: a folder without a checkpoint, or no such folder.
+    """
+    if settings.get("base-url") and not Path(model).expanduser().is_dir():
+        return None
+    return inspect_checkpoint(model)
+
+
+def engine_args(settings: Settings) -> dict[str, Any]:
+    """What ``--engine-arg`` gives."""
+    from pytest_areal_eval.engines.flags import parse_engine_args
+
+    return parse_engine_args(settings.get("engine-arg", []))
+
+
+def build_engine(settings: Settings, model: str | None, scheduler: Scheduler | None) -> tuple[Engine, Loader | None]:
+    """The engine for one checkpoint, and what loads its tokenizer; no loader where the server tokenizes.
+
+    Raises:
+        UserError: there is neither ``--model`` nor ``--base-url``, or one of the options is wrong.
+    """
+    allocation, trust = parse_backend(settings), bool(settings.get("trust-remote-code", False))
+    endpoints = attach_to(settings)
+    checkpoint = None if model is None else checkpoint_of(settings, model)
+
+    def load() -> Any:
+        assert checkpoint is not None
+        return load_tokenizer(checkpoint.path, trust_remote_code=trust, need_template=True)
+
+    if endpoints:
+        from pytest_areal_eval.engines.openai import OpenAIEngine
+
+        kind = "" if allocation.backend == "openai" else allocation.backend
+        path = model if checkpoint is None else checkpoint.path
+        return OpenAIEngine(endpoints, path, kind), load if checkpoint else None
+    if checkpoint is None:
+        raise ConfigError("no checkpoint to evaluate", "Give --model=PATH, or --replay=FILE to score recorded answers.")
+    if allocation.backend == "hf":
+        return _hf_engine(settings, checkpoint, allocation, _has_gpus(scheduler)), load
+    return _server_engine(settings, checkpoint, allocation, _has_gpus(scheduler)), load
+
+
+def describe_engine(settings: Settings) -> str:
+    """What answers the requests, for the header."""
+    urls = settings.get("base-url", [])
+    if urls:
+        return f"{settings.get('backend') or 'openai'} at {', '.join(urls)}"
+    return f"{settings.get('backend') or 'hf'} on {settings.get('scheduler', 'local')}"
+
+
+def unused_defaults(settings: Settings, model: str) -> str:
+    """What a checkpoint's ``generation_config.json`` would have changed, for the header; "" if nothing."""
+    checkpoint = checkpoint_of(settings, model)
+    found: Mapping[str, Any] = checkpoint.generation_defaults if checkpoint is not None else {}
+    said = [f"{name} {found[name]}" for name in SAMPLING_DEFAULTS if found.get(name) is not None]
+    return (
+        f"{checkpoint.name}: its generation_config.json is not used: {', '.join(said)}" if checkpoint and said else ""
+    )
+
+
+def _check_attached(settings: Settings, allocation: Allocation) -> None:
+    text = settings.get("backend") or ""
+    if ":" in text:
+        raise ConfigError(
+            f"--backend={text} with --base-url: these servers run already, as many as there are addresses",
+            f"Write --backend={allocation.backend}.",
+        )
+    given = next((name for name in STARTED_ONLY if settings.get(name)), None)
+    if given is not None:
+        raise ConfigError(f"--{given} with --base-url: these servers run already", f"Leave out --{given}.")
+
+
+def _check_installed(settings: Settings, name: str) -> None:
+    from pytest_areal_eval.engines import installed, sglang, vllm
+
+    wanted = {"vllm": vllm.WANTED, "sglang": sglang.WANTED}.get(name)
+    brought = settings.get("engine-cmd") or settings.get("base-url") or settings.get("ray-runtime-env")
+    python = settings.get("engine-python", sys.executable)
+    if wanted is None or brought:
+        return
+    if settings.get("scheduler", "local") != "local" and not Path(python).exists():
+        return  # it may be there on the nodes
+    installed.require(wanted, python)
+
+
+def _check_length(settings: Settings, checkpoint: Checkpoint) -> None:
+    wanted, context = settings.get("max-new-tokens"), checkpoint.context_length
+    if wanted is not None and context is not None and wanted >= context:
+        raise ConfigError(
+            f"--max-new-tokens={wanted}: {checkpoint.name} has a context of {context} tokens",
+            f"Prompt and answer share it: ask for fewer than {context}.",
+        )
+
+
+def _hf_engine(settings: Settings, checkpoint: Checkpoint, allocation: Allocation, has_gpus: bool) -> Engine:
+    from pytest_areal_eval.engines.hf import HFEngine
+
+    return HFEngine(
+        checkpoint.path,
+        replicas=allocation.data_parallel_size,
+        trust_remote_code=bool(settings.get("trust-remote-code", False)),
+        python=settings.get("engine-python", sys.executable),
+        gpus=int(has_gpus),
+        **_hf_args(engine_args(settings)),
+    )
+
+
+def _hf_args(args: Mapping[str, Any]) -> dict[str, Any]:
+    for name, value in args.items():
+        if name not in HF_ARGS:
+            raise ConfigError(
+                f"--engine-arg={name}: the embedded engine has no such setting", f"It has: {', '.join(HF_ARGS)}."
+            )
+        if HF_ARGS[name] is int and not str(value).isdecimal():
+            raise ConfigError(f"--engine-arg={name}={value}: not a whole number")
+    return {name: HF_ARGS[name](value) for name, value in args.items()}
+
+
+def _server_engine(settings: Settings, checkpoint: Checkpoint, allocation: Allocation, has_gpus: bool) -> Engine:
+    from pytest_areal_eval.engines.server import ServerSpec
+    from pytest_areal_eval.engines.sglang import SGLangEngine
+    from pytest_areal_eval.engines.vllm import VLLMEngine
+
+    spec = ServerSpec(
+        model=checkpoint.path,
+        served_name=checkpoint.name,
+        allocation=allocation,
+        gpus=allocation.tp_size * allocation.pp_size if has_gpus else 0,
+        args=engine_args(settings),
+        python=settings.get("engine-python", sys.executable),
+        command=tuple(shlex.split(settings.get("engine-cmd", ""))),
+        trust_remote_code=bool(settings.get("trust-remote-code", False)),
+        seed=settings.get("seed", 0),
+    )
+    return VLLMEngine(spec) if allocation.backend == "vllm" else SGLangEngine(spec)
+
+
+def _has_gpus(scheduler: Scheduler | None) -> bool:
+    if scheduler is None:
+        return False
+    capacity = scheduler.capacity()
+    return capacity.elastic or any(node.gpus_total for node in capacity.nodes)

@@ -1,0 +1,85 @@
+"""Whether an engine is installed, and in which version: asked once of the interpreter that will run it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_areal_eval.errors import ConfigError
+
+LIMIT_S = 30.0
+ASK = """
+import importlib.metadata as m, importlib.util as u, json, sys
+found = None
+for name in sys.argv[2:]:
+    try:
+        found = m.version(name)
+        break
+    except m.PackageNotFoundError:
+        pass
+print(json.dumps([found, u.find_spec(sys.argv[1]) is not None, sys.version.split()[0]]))
+"""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What must be installed.
+
+    Attributes:
+        module: what is imported.
+        distributions: names under which it may be installed.
+        minimum: the oldest version that works.
+        why: what that version brought.
+        how: the command that installs it.
+    """
+
+    module: str
+    distributions: Sequence[str]
+    minimum: str
+    why: str
+    how: str
+
+
+def require(wanted: Wanted, python: str = sys.executable) -> str:
+    """The installed version.
+
+    Raises:
+        ConfigError: no such interpreter, not installed there, or too old; says what was found and how to get it.
+    """
+    version, importable, python_version = _ask(wanted, python)
+    where = "this environment" if python == sys.executable else python
+    elsewhere = "or give --engine-python=PATH of an environment that has it"
+    if not importable:
+        raise ConfigError(
+            f"--backend={wanted.module}: {wanted.module} is not installed in {where} (Python {python_version})",
+            f"Install it ({wanted.how}), {elsewhere}, or use --backend=hf.",
+        )
+    if version is not None and release(version) < release(wanted.minimum):
+        raise ConfigError(
+            f"--backend={wanted.module}: {where} has {wanted.module} {version}, which is too old: {wanted.minimum} "
+            f"is needed ({wanted.why})",
+            f"Upgrade it ({wanted.how}), {elsewhere}.",
+        )
+    return version or "unknown"
+
+
+def release(version: str) -> tuple[int, ...]:
+    """``0.10.2rc1+cpu`` as (0, 10, 2), enough to compare releases."""
+    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
+
+
+def _ask(wanted: Wanted, python: str) -> tuple[str | None, bool, str]:
+    command = [python, "-c", ASK, wanted.module, *wanted.distributions]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+        version, importable, python_version = json.loads(done.stdout)
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr.strip().splitlines() or ["(it said nothing)"])[-1]
+        raise ConfigError(f"--engine-python={python}: it cannot run: {last}") from error
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"--engine-python={python}: {error}", "Give a Python interpreter, ENV/bin/python.") from error
+    return version, importable, python_version

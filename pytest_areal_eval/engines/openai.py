@@ -1,0 +1,265 @@
+"""Servers that run already: vLLM, SGLang, our own, or any OpenAI-compatible endpoint.
+
+``--base-url=URL`` (repeatable: each is a replica).  A server that takes and gives token ids is spoken to as its own
+engine does; any other one gets messages through ``/v1/chat/completions`` and tokenizes itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_areal_eval.allocation import Allocation
+from pytest_areal_eval.api import TOP_K_OFF, ModelRequest, ModelResponse
+from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo, Launch, TransientError, describe
+from pytest_areal_eval.engines.hf import HFEngine
+from pytest_areal_eval.engines.http import get_json, openai_path, post_json, token_budget
+from pytest_areal_eval.engines.server import ServerSpec
+from pytest_areal_eval.engines.sglang import SGLangEngine
+from pytest_areal_eval.engines.vllm import VLLMEngine
+from pytest_areal_eval.engines.wire import exchange, parse_chat, refuse_beam_search, wants_logprobs
+from pytest_areal_eval.errors import ConfigError, RequestError
+
+if TYPE_CHECKING:
+    import aiohttp
+
+OWNERS = {"vllm": "vllm", "sglang": "sglang", "pytest-areal-eval": "hf"}
+"""``owned_by`` in ``/v1/models``, and the engine that speaks to it."""
+INEXACT = "messages through /v1/chat/completions: the server tokenizes, so prompts are not known token by token"
+HOSTED_CONCURRENCY = 32
+NO_SUCH_PAGE = frozenset({404, 405, 501})
+
+
+class OpenAIEngine:
+    """Attaches; nothing is started.
+
+    Args:
+        endpoints: the servers.
+        model: its name there, or the local checkpoint that it serves; None takes the only one.
+        kind: ``vllm``, ``sglang`` or ``hf`` where that is known; "" asks each server.
+    """
+
+    name = "openai"
+
+    def __init__(self, endpoints: Sequence[Endpoint], model: str | None, kind: str = "") -> None:
+        self.endpoints = tuple(endpoints)
+        self.replicas = len(self.endpoints)
+        self.model = model
+        self.kind = kind
+        self._is_folder = model is not None and Path(model).is_dir()
+        self.info = EngineInfo(concurrency=HOSTED_CONCURRENCY, model=model or "")
+        self._spoken: dict[str, Engine] = {}
+
+    def launch(self, name: str, token: str) -> Launch | None:
+        """Nothing to start."""
+        return None
+
+    async def discover(self, endpoint: Endpoint, http: aiohttp.ClientSession) -> EngineInfo:
+        """Learn what the server is and which model it serves.
+
+        Raises:
+            RequestError: it refuses the key, does not serve the model, or is of another kind than the one before.
+        """
+        try:
+            models = await _models(endpoint, http)
+        except RequestError as error:
+            raise _refused(endpoint, error) if error.status in (401, 403) else error from error
+        served = choose_model(models, self.model, endpoint.base_url)
+        kind = self.kind or OWNERS.get(str(served.get("owned_by")), "") or await self._probe(endpoint, http, served)
+        engine = _engine(kind, str(served["id"]))
+        self.info = await engine.discover(endpoint, http)
+        others = {other.info.token_ids for other in self._spoken.values()}
+        if others - {self.info.token_ids}:
+            takes = "token ids" if self.info.token_ids else "no token ids"
+            raise RequestError(f"{endpoint.base_url} takes {takes}, unlike another --base-url", hint="Run them apart.")
+        self._spoken[endpoint.name] = engine
+        return self.info
+
+    async def generate(
+        self, request: ModelRequest, endpoint: Endpoint | None, http: aiohttp.ClientSession
+    ) -> ModelResponse:
+        """Generate once, as the server's own engine does; raises as that."""
+        assert endpoint is not None
+        return await self._spoken[endpoint.name].generate(request, endpoint, http)
+
+    async def abort(self, request: ModelRequest, endpoint: Endpoint | None, http: aiohttp.ClientSession) -> None:
+        """Free the request's place."""
+        assert endpoint is not None
+        await self._spoken[endpoint.name].abort(request, endpoint, http)
+
+    async def _probe(self, endpoint: Endpoint, http: aiohttp.ClientSession, served: Mapping[str, Any]) -> str:
+        """Whether a server that does not say what it is takes and gives ids, as vLLM behind a gateway does."""
+        if not self._is_folder or openai_path(endpoint, "") != "/v1":
+            return "chat"
+        body = {"model": served["id"], "prompt": [1], "max_tokens": 1, "return_token_ids": True}
+        try:
+            answer = await post_json(http, endpoint, "/v1/completions", body)
+            return "vllm" if answer["choices"][0]["token_ids"] else "chat"
+        except (RequestError, KeyError, TypeError, IndexError):
+            return "chat"
+
+
+class HostedChat:
+    """An endpoint of which only OpenAI's own fields are known; what it could not honour is refused by name.
+
+    Args:
+        model: the model's name there.
+    """
+
+    name = "openai"
+    replicas = 1
+
+    def __init__(self, model: str) -> None:
+        self.info = EngineInfo(concurrency=HOSTED_CONCURRENCY, model=model, token_ids=False, note=INEXACT)
+        self._limit_key = "max_tokens"
+
+    def launch(self, name: str, token: str) -> Launch | None:
+        """Nothing to start."""
+        return None
+
+    async def discover(self, endpoint: Endpoint, http: aiohttp.ClientSession) -> EngineInfo:
+        """Nothing more to ask."""
+        return self.info
+
+    async def generate(
+        self, request: ModelRequest, endpoint: Endpoint | None, http: aiohttp.ClientSession
+    ) -> ModelResponse:
+        """Send messages.
+
+        Raises:
+            TransientError: it may succeed elsewhere or later.
+            RequestError: it never will, or the endpoint could not honour a setting.
+        """
+        assert endpoint is not None
+        body, path = self._body(request), openai_path(endpoint, "/chat/completions")
+        key = self._limit_key
+        body[key] = token_budget(request, self.info)
+        try:
+            return await exchange(http, endpoint, path, request, body, parse_chat)
+        except RequestError as error:
+            if error.status != 400 or key != "max_tokens" or "max_completion_tokens" not in str(error):
+                raise
+        self._limit_key = "max_completion_tokens"  # OpenAI's reasoning models know no other name for it
+        body["max_completion_tokens"] = body.pop("max_tokens")
+        return await exchange(http, endpoint, path, request, body, parse_chat)
+
+    async def abort(self, request: ModelRequest, endpoint: Endpoint | None, http: aiohttp.ClientSession) -> None:
+        """The connection is closed already; there is no more to do."""
+
+    def _body(self, request: ModelRequest) -> dict[str, Any]:
+        refuse_beam_search(request, self.name)
+        if request.messages is None:
+            raise RequestError("this endpoint takes no token ids", hint="Send messages: ModelRequest(messages=[...]).")
+        gconfig, options = request.gconfig, dict(request.template_kwargs)
+        tools = options.pop("tools", None)
+        unknown = {
+            "top_k": gconfig.top_k < TOP_K_OFF,
+            "min_new_tokens": gconfig.min_new_tokens > 0,
+            "ignore_eos": gconfig.ignore_eos,
+            "stop_token_ids": bool(gconfig.stop_token_ids),
+            "skip_special_tokens": not gconfig.skip_special_tokens,
+            "template_kwargs": bool(options),
+        }
+        refused = [name for name, is_set in unknown.items() if is_set]
+        if refused:
+            raise RequestError(
+                f"OpenAI's chat API has no {', '.join(refused)}",
+                hint="Leave it at its default, or name the server's kind: --backend=vllm or --backend=sglang.",
+            )
+        body = {
+            "model": self.info.model,
+            "messages": request.messages,
+            "temperature": gconfig.effective_temperature,
+            "top_p": gconfig.top_p,
+            "frequency_penalty": gconfig.frequency_penalty,
+            "stop": gconfig.stop or None,
+            "seed": gconfig.seed,
+            "tools": tools,
+            "logprobs": wants_logprobs(request) or None,
+        }
+        return {key: value for key, value in body.items() if value is not None}
+
+
+def given_endpoints(urls: Sequence[str], key: str) -> list[Endpoint]:
+    """The servers that ``--base-url`` names: roots, with or without ``/v1``.
+
+    Raises:
+        ConfigError: no http address, or one given twice.
+    """
+    roots = [url.strip().rstrip("/") for url in urls]
+    for url in roots:
+        if not url.startswith(("http://", "https://")) or not url.partition("://")[2]:
+            raise ConfigError(f"--base-url={url}: not an address", "Write it whole, such as http://127.0.0.1:8000/v1.")
+        if roots.count(url) > 1:
+            raise ConfigError(f"--base-url={url} is given twice; each address is one replica")
+    return [Endpoint(f"server/{i}", _root(url), key) for i, url in enumerate(roots)]
+
+
+def _root(url: str) -> str:
+    head, _, path = url.partition("://")[2].partition("/")
+    return url.removesuffix("/v1") if path == "v1" and head else url
+
+
+def choose_model(models: Sequence[Mapping[str, Any]] | None, wanted: str | None, where: str) -> Mapping[str, Any]:
+    """The served model that ``--model`` means: by its name, or by the folder that the server loaded.
+
+    Raises:
+        RequestError: none is; says which there are.
+    """
+    if models is None:
+        if wanted is None or Path(wanted).is_dir():
+            raise RequestError(f"{where} does not list its models", hint="Give --model=NAME, as the endpoint calls it.")
+        return {"id": wanted}
+    if wanted is None:
+        if len(models) == 1:
+            return models[0]
+        raise RequestError(f"{where} serves {len(models)} models{_names(models)}", hint="Give --model=NAME.")
+    folder = Path(wanted).expanduser().resolve()
+    same = [m for m in models if m["id"] == wanted]
+    if not same and folder.is_dir():
+        roots = {str(folder), folder.name}
+        same = [m for m in models if {str(m["id"]), str(m.get("root"))} & roots or _resolved(m) == folder]
+    if not same:
+        raise RequestError(f"{where} does not serve {wanted!r}; it serves{_names(models)}", hint="Give --model=NAME.")
+    return same[0]
+
+
+def _resolved(model: Mapping[str, Any]) -> Path | None:
+    root = model.get("root")
+    return Path(root).resolve() if isinstance(root, str) and root.startswith("/") else None
+
+
+def _names(models: Sequence[Mapping[str, Any]]) -> str:
+    shown = [f"{m['id']} (from {m['root']})" if m.get("root") not in (None, m["id"]) else str(m["id"]) for m in models]
+    return f": {', '.join(shown[:8])}{', …' if len(shown) > 8 else ''}"
+
+
+async def _models(endpoint: Endpoint, http: aiohttp.ClientSession) -> list[Mapping[str, Any]] | None:
+    try:
+        body = await get_json(http, endpoint, openai_path(endpoint, "/models"))
+    except RequestError as error:
+        if error.status in NO_SUCH_PAGE:
+            return None
+        raise
+    try:
+        return [dict(model, id=str(model["id"])) for model in body["data"]]
+    except (KeyError, TypeError) as error:
+        raise TransientError(f"{endpoint.name}: unexpected list of models {describe(body)}") from error
+
+
+def _refused(endpoint: Endpoint, error: RequestError) -> RequestError:
+    what = "the key of --api-key-env" if endpoint.token else "requests without a key"
+    hint = (
+        "Check that variable's value." if endpoint.token else "Give --api-key-env=NAME of the variable that holds it."
+    )
+    return RequestError(f"{endpoint.base_url} refuses {what} ({error.args[0]})", status=error.status, hint=hint)
+
+
+def _engine(kind: str, served_name: str) -> Engine:
+    spec = ServerSpec(model=served_name, served_name=served_name, allocation=Allocation(kind))
+    if kind == "vllm":
+        return VLLMEngine(spec)
+    if kind == "sglang":
+        return SGLangEngine(spec)
+    return HFEngine(served_name) if kind == "hf" else HostedChat(served_name)

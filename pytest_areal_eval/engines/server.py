@@ -1,0 +1,51 @@
+"""What vLLM and SGLang have in common as servers: what is asked of them, and what they say while they start."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_areal_eval.allocation import Allocation
+
+START_TIMEOUT_S = 1800.0
+"""Large checkpoints on a network file system take many minutes; a server that dies is seen at once."""
+TYPICAL_TOKENS = 1024
+LEAST_CONCURRENCY = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSpec:
+    """One replica's server.
+
+    Attributes:
+        model: checkpoint directory or hub name.
+        served_name: the model's name in requests.
+        allocation: replicas and how each is split over GPUs.
+        gpus: GPUs of one replica; 0 runs it on the CPU.
+        args: the server's settings on top of the engine's defaults; keys as AReaL's or as the server's flags.
+        python: the interpreter of the environment that has the engine.
+        command: replaces the command's head, up to the flags.
+        trust_remote_code: run the checkpoint's own code.
+        seed: the run's seed.
+    """
+
+    model: str
+    served_name: str
+    allocation: Allocation
+    gpus: int = 0
+    args: Mapping[str, Any] = field(default_factory=dict)
+    python: str = sys.executable
+    command: tuple[str, ...] = ()
+    trust_remote_code: bool = False
+    seed: int = 0
+
+
+def recommended(kv_tokens: int, most: int, context_length: int | None) -> int:
+    """Requests that a replica runs well at once: as many typical ones as its KV cache holds, within its own limit.
+
+    A request that does not fit waits inside the server, so too many cost a little and too few cost speed.
+    """
+    each = min(context_length or TYPICAL_TOKENS, TYPICAL_TOKENS)
+    return max(min(kv_tokens // each, most), min(LEAST_CONCURRENCY, most))

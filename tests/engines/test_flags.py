@@ -1,0 +1,63 @@
+"""Settings on a server's command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_areal_eval.engines.flags import as_flags, merge, parse_engine_args
+from pytest_areal_eval.engines.installed import release
+from pytest_areal_eval.engines.server import recommended
+from pytest_areal_eval.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("settings", "flags"),
+    [
+        ({"max_num_seqs": 64, "enforce_eager": True}, ("--max-num-seqs", "64", "--enforce-eager")),
+        ({"a": None, "b": False, "c": "", "d": []}, ()),
+        ({"zero": 0, "rate": 0.0}, ("--zero", "0", "--rate", "0.0")),
+        ({"sizes": [1, 2]}, ("--sizes", "1", "2")),
+        ({"limits": {"image": 4}}, ("--limits", '{"image": 4}')),
+    ],
+)
+def test_settings_become_flags(settings: dict[str, Any], flags: tuple[str, ...]) -> None:
+    assert as_flags(settings) == flags
+
+
+def test_the_last_word_wins_in_either_spelling() -> None:
+    assert merge({"max_num_seqs": 256}, {"max-num-seqs": 64}) == {"max_num_seqs": 64}
+
+
+@pytest.mark.parametrize("off", [{"enable_prefix_caching": False}, {"no_enable_prefix_caching": True}])
+def test_a_default_can_be_switched_off_in_the_servers_words_and_in_areals(off: dict[str, Any]) -> None:
+    merged = merge({"enable_prefix_caching": True}, off)
+    assert as_flags(merged) == ("--no-enable-prefix-caching",)
+
+
+def test_engine_args_are_read() -> None:
+    found = parse_engine_args(["max-num-seqs=64", "--enforce-eager", "a_b=x=y", "c=false", "d=null"])
+    assert found == {"max_num_seqs": "64", "enforce_eager": True, "a_b": "x=y", "c": False, "d": None}
+
+
+@pytest.mark.parametrize("text", ["=3", "", "a b=3", "--"])
+def test_an_engine_arg_without_a_name_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="no flag's name"):
+        parse_engine_args([text])
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [("0.9.2", "0.10.2"), ("0.10.1rc1", "0.10.2+cpu"), ("0.5.9", "0.5.10.post1"), ("0.10", "0.10.2")],
+)
+def test_releases_are_compared_as_numbers(older: str, newer: str) -> None:
+    assert release(older) < release(newer)
+
+
+@pytest.mark.parametrize(
+    ("kv_tokens", "most", "context", "wanted"),
+    [(174_720, 256, 2048, 170), (10_000_000, 256, 32768, 256), (1000, 256, 2048, 16), (1000, 4, 512, 4)],
+)
+def test_concurrency_follows_the_kv_cache(kv_tokens: int, most: int, context: int, wanted: int) -> None:
+    assert recommended(kv_tokens, most, context) == wanted

@@ -1,0 +1,210 @@
+"""Servers that run already: which is spoken to how, which model is meant, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engines.servers import MODEL, attached, run_rows
+from standin.engines import VLLM, Hosted, SGLang
+from standin.faults import Rule
+from standin.server import Standin, in_thread
+from support.waiting import until
+
+from pytest_areal_eval.api import EpisodeStatus
+from pytest_areal_eval.controller import Event, RolloutController
+from pytest_areal_eval.engines.base import Endpoint
+from pytest_areal_eval.engines.http import openai_path
+from pytest_areal_eval.engines.openai import OpenAIEngine, choose_model, given_endpoints
+from pytest_areal_eval.errors import ConfigError, EngineLost, EngineStartError, RequestError
+
+KEY = "the-key"
+
+
+def engine(model: str | None, kind: str = "") -> OpenAIEngine:
+    return OpenAIEngine([Endpoint("server/0", "http://nowhere")], model, kind)
+
+
+@pytest.mark.parametrize("served", [VLLM, SGLang])
+def test_servers_that_take_ids_get_ids(served: type[Standin]) -> None:
+    with in_thread(served) as server, attached(engine("tiny-math"), server) as controller:
+        rollouts = run_rows(controller, 3)
+        info = controller.engine.info
+    assert [r.reward for r in rollouts] == [1.0] * 3
+    assert info.token_ids
+    assert all(e.input_tokens > 3 for r in rollouts for e in r.episodes)
+
+
+def test_a_hosted_api_gets_messages_and_the_loss_is_told() -> None:
+    events: list[Event] = []
+    with in_thread(Hosted) as server, attached(engine("gpt-x"), server, events=events) as controller:
+        rollouts = run_rows(controller, 3)
+        assert controller.tokenizer is None
+    assert [r.reward for r in rollouts] == [1.0] * 3
+    assert ["the server tokenizes" in e.text for e in events if e.kind == "warning"] == [True]
+
+
+def test_the_limits_other_name_is_learnt_once() -> None:
+    """OpenAI's reasoning models refuse ``max_tokens``."""
+
+    class Reasoning(Hosted):
+        limit_names = frozenset({"max_completion_tokens"})
+
+    with in_thread(Reasoning) as server, attached(engine("gpt-x"), server, max_concurrency=1) as controller:
+        rollouts = run_rows(controller, 4)
+        assert server.load.requests == 4
+    assert [r.reward for r in rollouts] == [1.0] * 4
+
+
+@pytest.mark.parametrize("setting", ["top_k", "min_new_tokens", "ignore_eos", "stop_token_ids", "skip_special_tokens"])
+def test_what_a_hosted_api_could_not_honour_is_refused_by_name(setting: str) -> None:
+    value: Any = {"ignore_eos": True, "skip_special_tokens": False, "stop_token_ids": [2]}.get(setting, 5)
+
+    class Asks:
+        async def arun_episode(self, engine: Any, data: dict[str, Any]) -> float:
+            await engine.chat([{"role": "user", "content": "q"}], **{setting: value})
+            return 1.0
+
+    with in_thread(Hosted) as server, attached(engine("gpt-x"), server) as controller:
+        controller.submit({}, Asks(), item_id="one")
+        episode = controller.wait(timeout=30)[0].episodes[0]
+        assert server.load.requests == 0
+    assert episode.status is EpisodeStatus.WORKFLOW_ERROR
+    assert f"OpenAI's chat API has no {setting}" in episode.error
+
+
+@pytest.mark.parametrize("served", [VLLM, SGLang, Hosted])
+def test_a_wrong_key_is_one_message_before_any_row(served: type[Standin]) -> None:
+    made = engine("tiny-math")
+    with (
+        in_thread(served, token="right") as server,
+        pytest.raises(EngineStartError) as caught,
+        attached(made, server, key="wrong"),
+    ):
+        pass
+    assert "refuses the key of --api-key-env" in str(caught.value)
+    assert "401" in str(caught.value)
+
+
+@pytest.mark.parametrize("served", [VLLM, SGLang, Hosted])
+def test_the_right_key_is_sent(served: type[Standin]) -> None:
+    name = "gpt-x" if served is Hosted else "tiny-math"
+    with in_thread(served, token=KEY) as server, attached(engine(name), server, key=KEY) as controller:
+        assert run_rows(controller, 1)[0].reward == 1.0
+
+
+@pytest.mark.parametrize("status", [401, 402, 403, 404])
+def test_a_refusal_that_every_row_would_get_ends_the_run_with_one_message(status: int) -> None:
+    """Not 200 rows that each say it."""
+    rule = Rule("", "status", status)
+    with in_thread(Hosted, latency_s=0.05, faults=[rule]) as server, attached(engine("gpt-x"), server) as controller:
+        rollouts = run_rows(controller, 200)
+        assert isinstance(controller.failure, EngineLost)
+        assert f"HTTP {status}" in str(controller.failure)
+        assert server.load.requests <= 32
+    assert {r.episodes[0].status for r in rollouts} <= {EpisodeStatus.ENGINE_LOST, EpisodeStatus.WORKFLOW_ERROR}
+
+
+def test_one_forbidden_row_among_good_ones_costs_itself_alone() -> None:
+    """A moderation filter answers 403 too."""
+    rule = Rule("Question 7.", "status", 403)
+    with in_thread(Hosted, faults=[rule]) as server, attached(engine("gpt-x"), server, max_concurrency=1) as controller:
+        rollouts = run_rows(controller)
+        assert controller.failure is None
+    assert [r.reward for r in rollouts].count(1.0) == 11
+
+
+def test_a_model_that_is_not_served_is_told_with_those_that_are() -> None:
+    made = engine("gpt-z")
+    said = "it serves: gpt-x, gpt-y"
+    with in_thread(Hosted) as server, pytest.raises(EngineStartError, match=said), attached(made, server):
+        pass
+
+
+def test_servers_that_differ_in_kind_are_refused() -> None:
+    class Twin(Hosted):
+        served = ("tiny-math",)
+
+    events: list[Event] = []
+    with in_thread(VLLM) as one, in_thread(Twin) as two:
+        endpoints = [Endpoint("server/0", one.url), Endpoint("server/1", two.url)]
+        made = OpenAIEngine(endpoints, "tiny-math")
+        with RolloutController(made, on_event=events.append) as controller:
+            controller.initialize(server_infos=endpoints)
+            until(lambda: any(e.kind == "gone" for e in events), "one server to be given up")
+    assert any("token ids, unlike another --base-url" in e.text for e in events if e.kind == "lost")
+
+
+# Which model is meant
+
+SERVED = [{"id": "policy", "root": "/ckpt/step-100"}, {"id": "base", "root": "/ckpt/base"}]
+
+
+@pytest.mark.parametrize("wanted", ["policy", None])
+def test_a_model_is_found_by_name_or_as_the_only_one(wanted: str | None) -> None:
+    assert choose_model(SERVED[:1], wanted, "url")["id"] == "policy"
+
+
+@pytest.mark.parametrize("root", [str(MODEL), MODEL.name])
+def test_a_model_is_found_by_the_folder_that_was_loaded(root: str) -> None:
+    models = [{"id": "other", "root": "/x"}, {"id": "policy", "root": root}]
+    assert choose_model(models, str(MODEL), "url")["id"] == "policy"
+
+
+@pytest.mark.parametrize(
+    ("models", "wanted", "said"),
+    [
+        (SERVED, None, "serves 2 models: policy .from /ckpt/step-100., base"),
+        (SERVED, "nope", "does not serve 'nope'; it serves: policy"),
+        (SERVED, str(MODEL), "does not serve .*tiny-math"),
+        (None, None, "does not list its models"),
+        (None, str(MODEL), "does not list its models"),
+    ],
+)
+def test_an_unclear_model_is_refused(models: Any, wanted: str | None, said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        choose_model(models, wanted, "http://here")
+
+
+def test_an_endpoint_without_a_list_is_believed() -> None:
+    assert choose_model(None, "gpt-x", "url") == {"id": "gpt-x"}
+
+
+# Addresses
+
+
+@pytest.mark.parametrize(
+    ("url", "asked"),
+    [
+        ("http://h:8000", "http://h:8000/v1/models"),
+        ("http://h:8000/", "http://h:8000/v1/models"),
+        ("http://h:8000/v1", "http://h:8000/v1/models"),
+        ("https://h/v1/", "https://h/v1/models"),
+        ("https://h/team/v1", "https://h/team/v1/models"),
+        ("https://h/v1beta/openai", "https://h/v1beta/openai/models"),
+    ],
+)
+def test_addresses_are_taken_as_openai_clients_take_them(url: str, asked: str) -> None:
+    endpoint = given_endpoints([url], "")[0]
+    assert endpoint.base_url + openai_path(endpoint, "/models") == asked
+
+
+@pytest.mark.parametrize("urls", [["h:8000"], ["ftp://h"], ["http://h", "http://h/"]])
+def test_what_is_no_address_or_stands_there_twice_is_refused(urls: list[str]) -> None:
+    with pytest.raises(ConfigError, match="--base-url="):
+        given_endpoints(urls, "")
+
+
+def test_the_folder_is_probed_where_the_server_does_not_say_what_it_is() -> None:
+    """vLLM behind a gateway that renames the owner still gets ids."""
+
+    class Renamed(VLLM):
+        def models(self, request: Any) -> Any:
+            reply = super().models(request)
+            reply.body["data"][0] |= {"owned_by": "gateway", "root": str(Path(MODEL).resolve())}
+            return reply
+
+    with in_thread(Renamed) as server, attached(engine(str(MODEL)), server) as controller:
+        assert controller.engine.info.token_ids
+        assert run_rows(controller, 1)[0].reward == 1.0
