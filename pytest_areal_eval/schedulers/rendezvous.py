@@ -151,13 +151,15 @@ class Rendezvous:
         return str(self.folder / "logs" / f"{key}{f'.{rank}' if rank else ''}.log")
 
     def close(self) -> None:
-        """End the lease and remove all but the logs; to be called when every instance has ended."""
+        """End the lease, and remove all but the logs and what was submitted."""
         self._ended.set()
         if self._beating is None:
             return
         self._beating.join(5)
         for part in ("events", "specs"):
             shutil.rmtree(self.folder / part)
+        for pickle in self.jobs.glob("*.pkl"):
+            pickle.unlink()
         for name in ("agent.py", "supervise.py", "lease"):
             (self.folder / name).unlink(missing_ok=True)
 

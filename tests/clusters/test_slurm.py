@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -243,6 +244,16 @@ class TestWaiting:
         with pytest.raises(ConfigError, match="no partition gpu\nThere are: high, main"):
             one.start(InstanceSpec("m/0", SLEEP))
         one.close()
+
+    def test_a_machine_without_slurm_is_told_so(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        with pytest.raises(ConfigError, match="--scheduler=slurm: no sbatch on PATH"):
+            cluster.scheduler()
+
+    def test_a_missing_submitit_is_told_with_its_installation(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(ConfigError, match=r"submitit is not installed .*\nInstall it: pip install"):
+            cluster.scheduler()
 
     def test_a_short_option_of_sbatch_is_refused(self) -> None:
         with pytest.raises(ConfigError, match=r"--slurm-sbatch-arg=-N2: not the long form"):

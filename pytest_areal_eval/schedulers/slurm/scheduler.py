@@ -170,8 +170,10 @@ class SlurmScheduler:
             return
         self._closed.set()
         atexit.unregister(self.close)
-        self.stop(list(self._instances))
-        self._shared.close()
+        try:
+            self.stop(list(self._instances))
+        finally:
+            self._shared.close()  # ends the lease, and with it whatever Slurm did not let us stop
 
     def _check_fits(self, spec: InstanceSpec) -> None:
         shape, place = spec.shape, self._launcher.place

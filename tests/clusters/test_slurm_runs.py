@@ -1,0 +1,100 @@
+"""Whole runs on a Slurm cluster: real generation, mistakes that stop a run, clusters that are like real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import slurm_cluster as cluster
+from support.scheduler_contract import SERVER, nonce_at, until_gone, until_up
+from support.waiting import until
+
+from pytest_areal_eval.schedulers import processes
+from pytest_areal_eval.schedulers.base import InstanceSpec, Lost, Shape
+
+pytestmark = pytest.mark.timeout(120)
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="class")
+def three_nodes(slurm: None) -> None:
+    cluster.start("--nodes", "3", "--gpus", "8")
+
+
+@pytest.fixture(scope="class")
+def lifelike_nodes(slurm: None) -> Iterator[None]:
+    """Each node has its own network, its own /tmp and cgroups."""
+    cluster.start("--nodes", "2", "--gpus", "2", "--net", "ns", "--cgroup", "--private-tmp")
+    yield
+    cluster.stop()
+
+
+def evaluate(*options: str, env: Mapping[str, str] = os.environ) -> subprocess.CompletedProcess[str]:
+    """Run the shipped evaluation in a process of its own."""
+    words = [sys.executable, "-m", "pytest", "evals/test_arithmetic.py", "--model=models/tiny-math", *options]
+    return subprocess.run(words, cwd=ROOT, env=dict(env), capture_output=True, text=True, timeout=110)
+
+
+def rewards(folder: Path) -> dict[str, float]:
+    (journal,) = {path.resolve() for path in folder.glob("*/episodes.jsonl")}
+    rows: list[dict[str, Any]] = [json.loads(line) for line in journal.read_text().splitlines()]
+    return {row["item_id"]: row["reward"] for row in rows}
+
+
+@pytest.mark.usefixtures("three_nodes")
+class TestThreeNodes:
+    def test_three_replicas_give_the_rewards_of_one_local_one(self, tmp_path: Path) -> None:
+        there = evaluate("--limit=100", "--scheduler=slurm", "--backend=hf:d3", f"--results-dir={tmp_path}/slurm")
+        assert there.returncode == 0, there.stdout + there.stderr
+        here = evaluate("--limit=100", "--backend=hf:d1", f"--results-dir={tmp_path}/local")
+        assert here.returncode == 0, here.stdout + here.stderr
+        assert len(rewards(tmp_path / "local")) == 100
+        assert rewards(tmp_path / "slurm") == rewards(tmp_path / "local")
+        assert cluster.jobs() == []
+
+    def test_a_mistake_is_one_message_and_exit_status_4(self, tmp_path: Path) -> None:
+        done = evaluate("--scheduler=slurm", "--slurm-partition=gpu", f"--results-dir={tmp_path}")
+        assert done.returncode == 4, done.stdout + done.stderr
+        said = "--slurm-partition=gpu: this cluster has no partition gpu\nThere are: high, main."
+        assert (done.stdout + done.stderr).count(said) == 1
+
+
+@pytest.mark.usefixtures("lifelike_nodes")
+class TestLifelikeNodes:
+    def test_a_server_listens_at_its_nodes_address(self) -> None:
+        one = cluster.scheduler()
+        handle = one.start(InstanceSpec("m/0", SERVER, shape=Shape(gpus_per_node=1)))
+        place = until_up(one, handle)
+        assert place.host.startswith("198.18.7.")
+        assert nonce_at(place.host, place.port) == place.nonce
+        one.close()
+        assert not processes.marked([place.nonce])
+
+    def test_a_folder_that_the_nodes_do_not_see_is_told_in_seconds(self, tmp_path: Path) -> None:
+        done = evaluate("--scheduler=slurm", "--limit=2", f"--results-dir={tmp_path}")
+        assert done.returncode == 4, done.stdout + done.stderr
+        assert f"and wrote nothing into {tmp_path}" in done.stdout + done.stderr
+        assert "--shared-dir=DIR" in done.stdout + done.stderr
+
+    def test_a_cut_off_node_is_lost_and_its_server_ends(self) -> None:
+        """The folder is the nodes' only way to the run: it lives on where the network does not."""
+        one = cluster.scheduler()
+        handle = one.start(InstanceSpec("m/0", SERVER, shape=Shape(gpus_per_node=2)))
+        place = until_up(one, handle)
+        assert nonce_at(place.host, place.port) == place.nonce
+        cluster.node("cut-node", place.nodes[0])
+        try:
+            with pytest.raises(TimeoutError):
+                nonce_at(place.host, place.port)
+            assert until_gone(one, handle, 45).lost is Lost.NODE
+            assert processes.marked([place.nonce])
+        finally:
+            cluster.node("cut-node", "--heal", place.nodes[0])
+        until(lambda: not processes.marked([place.nonce]), "the server's end", 20)
+        one.close()
