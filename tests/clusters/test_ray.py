@@ -72,6 +72,11 @@ def connect(address: str, tmp_path: Path) -> Iterator[Connect]:
         one.close()
 
 
+def listens(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) == 0
+
+
 class TestContract(SchedulerContract):
     """A placement group for each instance."""
 
@@ -161,6 +166,7 @@ class TestPlaces:
 
 class TestCapacity:
     def test_what_can_never_fit_is_refused_in_seconds(self, scheduler: RayScheduler) -> None:
+        scheduler.capacity()  # it is connected
         started = time.monotonic()
         for shape, says in [
             (Shape(gpus_per_node=5), "m/0 asks for 5 GPUs on one node; the largest node of the Ray cluster .* has 4"),
@@ -189,8 +195,8 @@ class TestCapacity:
         for handle in taken:
             until_up(somebody, handle)
         handle = scheduler.start(InstanceSpec("m/0", SERVER, shape=Shape(gpus_per_node=2)))
-        reason = status_of(scheduler, handle).reason
-        assert "PENDING: wants 1 x (2 GPUs and 1 CPU); free: 127.0.2.1 1 of 4 GPUs, 7 of 8 CPUs; 127.0.2.2 1" in reason
+        says = "PENDING: wants 1 x (2 GPUs and 1 CPU); free: 127.0.2.1 1 of 4 GPUs, 7 of 8 CPUs; 127.0.2.2 1 of 4"
+        until(lambda: says in status_of(scheduler, handle).reason, says, 3)
         somebody.stop(taken[:1])
         until_up(scheduler, handle)
 
@@ -259,12 +265,15 @@ class TestLosses:
     def test_nothing_is_left_when_the_run_is_killed(self, number: signal.Signals, address: str, tmp_path: Path) -> None:
         """C92: not on any node."""
         with cluster.owner(tmp_path, address, 2, *SERVER) as owner:
-            assert owner.stdout is not None
-            nonces = owner.stdout.readline().decode().split()
-            assert len(nonces) == 2
-            assert len(processes.marked(nonces)) >= 6
-            owner.send_signal(number)
-            owner.wait(15)
+            try:
+                assert owner.stdout is not None
+                nonces = owner.stdout.readline().decode().split()
+                assert len(nonces) == 2
+                until(lambda: all(cluster.servers(nonce, "server.py") for nonce in nonces), "the servers")
+                owner.send_signal(number)
+                owner.wait(15)
+            finally:
+                owner.kill()
         until(lambda: not processes.marked(nonces), "the servers' end", 3)
 
     def test_a_node_that_loses_its_power_is_told_and_not_used_again(
@@ -274,47 +283,23 @@ class TestLosses:
         place = until_up(scheduler, handle)
         nonce_at(place.host, place.port)
         cluster.cut_power(cluster.NODES[1])
-        with pytest.raises(OSError, match=r"refused|reset"):
-            socket.create_connection((place.host, place.port), 2)
+        until(lambda: not listens(place.host, place.port), "the end of the server's port", 1)
         again = scheduler.start(InstanceSpec("m/0", SERVER))
         assert until_gone(scheduler, handle).lost is Lost.NODE
         assert until_up(scheduler, again).host != place.host
         down = [(node.name, node.why_not) for node in scheduler.capacity().nodes if not node.usable]
         assert [name for name, _ in down] == [cluster.NODES[1]]
 
-    def test_a_lost_head_ends_the_driver_but_not_this_process(
-        self, connect: Connect, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Ray ends its driver's process when it does not find the head again; pytest must report what it has."""
-        monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "3")
-        one = connect()
-        handle = one.start(InstanceSpec("m/0", SERVER), exclude=cluster.NODES[:2])
-        nonce = until_up(one, handle).nonce
-        cluster.cut_power(cluster.NODES[0])
-
-        def lost() -> str:
-            try:
-                one.poll([handle])
-                one.capacity()
-            except SchedulerError as error:
-                return str(error)
-            return ""
-
-        until(lambda: "lost" in lost(), "the loss", 30)
-        assert "Failed to connect to GCS" in lost()
-        one.close()
-        until(lambda: not processes.marked([nonce]), "the server's end on the other node", 30)
-
 
 class TestConnecting:
     def test_who_listens_without_being_ray_is_given_up(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_cluster_address: str
     ) -> None:
-        monkeypatch.setattr(module, "CONNECT_LIMIT_S", 4.0)
+        monkeypatch.setattr(module, "CONNECT_LIMIT_S", 2.0)
         with socket.create_server(("127.0.2.9", 0)) as stranger:
             address = f"127.0.2.9:{stranger.getsockname()[1]}"
             one = cluster.scheduler(tmp_path, address)
-            with pytest.raises(SchedulerError, match=f"Ray at {address} did not take this process in: .* 4 s"):
+            with pytest.raises(SchedulerError, match=f"Ray at {address} did not take this process in: .* 2 s"):
                 one.capacity()
             one.close()
 
@@ -330,6 +315,7 @@ class TestConnecting:
         assert not processes.marked([mark, place.nonce])
 
 
+@pytest.mark.timeout(180)
 class TestForReal:
     """``pytest --scheduler=ray`` with the embedded engine and the shipped checkpoint."""
 
@@ -356,3 +342,30 @@ class TestForReal:
         done = self.run(tmp_path, "--scheduler=ray", f"--ray-address={address}", "--backend=hf:d13")
         assert done.returncode == 4, done.stdout + done.stderr
         assert "12 GPUs on 3 nodes" in done.stdout + done.stderr
+
+
+class TestLostHead:
+    """Last, since all of the cluster goes with it."""
+
+    def test_a_lost_head_ends_the_driver_but_not_this_process(
+        self, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Ray ends its driver's process when it does not find the head again; pytest must report what it has."""
+        monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "3")
+        one = connect()
+        handle = one.start(InstanceSpec("m/0", SERVER), exclude=cluster.NODES[:2])
+        nonce = until_up(one, handle).nonce
+        cluster.cut_power(cluster.NODES[0])
+
+        def lost() -> str:
+            try:
+                one.poll([handle])
+                one.capacity()
+            except SchedulerError as error:
+                return str(error)
+            return ""
+
+        until(lambda: "lost" in lost(), "the loss", 30)
+        assert "Failed to connect to GCS" in lost()
+        one.close()
+        until(lambda: not processes.marked([nonce]), "the server's end on the other node", 30)

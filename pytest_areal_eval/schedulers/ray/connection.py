@@ -83,8 +83,7 @@ class Connection:
         finally:
             self._boxes.pop(number, None)
         if answer is None:
-            said = logs.tail(str(self._log), 1) or f"see {self._log}"
-            raise SchedulerError(f"The connection to Ray is lost: {said}", "See how the cluster is: ray status")
+            raise SchedulerError(f"The connection to Ray is lost: {self._last_words()}", "See how it is: ray status")
         if "error" in answer:
             raise SchedulerError(f"Ray: {answer['error']}")
         return answer["value"]
@@ -93,6 +92,10 @@ class Connection:
         """End the process, and with it all that it has started on the cluster."""
         self._requests.close()
         processes.end({self._mark: self._process}, GRACE_S)
+
+    def _last_words(self) -> str:
+        lines = [line for line in logs.tail(str(self._log), 20).splitlines() if not line.startswith("supervise: ")]
+        return f"{lines[-1]} ({self._log})" if lines else f"see {self._log}"
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -148,11 +148,12 @@ class Instance:
         self.id: str = self._group.id.hex()
         self.facts: dict[str, Any] = {"state": "waiting", "placement": "PENDING"}
         self._actors: list[Any] = []
+        self._launching = False
         self._life = asyncio.create_task(self._live())
 
     async def stop(self, grace_s: float) -> None:
         """End the processes, then give the group back.  A node that does not answer ends them by itself."""
-        if self._actors:
+        if self._launching:
             with contextlib.suppress(RayError, TimeoutError):
                 async with asyncio.timeout(grace_s + KILL_LIMIT_S):
                     await asyncio.gather(*(actor.stop.remote(grace_s) for actor in self._actors))
@@ -194,6 +195,7 @@ class Instance:
             self._actors.append(actor.remote())
         places = await asyncio.gather(*(actor.place.remote(order["device"]) for actor in self._actors))
         orders = [self._part(rank, places) for rank in range(order["nodes"])]
+        self._launching = True  # from here on there are processes to be ended
         await asyncio.gather(*(a.launch.remote(part) for a, part in zip(self._actors, orders, strict=True)))
         self.facts |= {"state": "up", "places": places}
 
