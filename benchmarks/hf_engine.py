@@ -20,7 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
@@ -168,8 +168,10 @@ def compare(plain: Plain, path: str, prompts: Prompts, concurrency: int, fixed: 
     with serving(path, concurrency, options.threads) as server:
         server.run(chosen[:8], concurrency, fixed)
         for number in range(options.rounds):
-            sides = [lambda: ours.append(server.run(chosen, concurrency, fixed))]
-            sides.append(lambda: theirs.append(plain.run(chosen, concurrency, fixed)))
+            sides: list[Callable[[], None]] = [
+                lambda: ours.append(server.run(chosen, concurrency, fixed)),
+                lambda: theirs.append(plain.run(chosen, concurrency, fixed)),
+            ]
             for side in sides if number % 2 else reversed(sides):
                 side()
     speed = statistics.median(a.speed / b.speed for a, b in zip(ours, theirs, strict=True))

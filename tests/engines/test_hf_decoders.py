@@ -168,6 +168,12 @@ def test_weights_that_are_not_numbers_are_an_error_not_an_answer() -> None:
     assert generation.output == []
 
 
+def test_one_row_is_served_by_the_fast_decoder_too(llama: Any) -> None:
+    with torch.inference_mode():
+        decoder, why = pick_decoder(llama, 1, CONTEXT)
+    assert (decoder.name, why) == ("lean", "")
+
+
 def test_a_decoder_that_disagrees_with_its_model_is_not_used(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(_: Any) -> Any:
         return lambda **inputs: bind(llama)(**inputs) + 1.0

@@ -218,7 +218,7 @@ def pick_decoder(model: Any, rows: int, context_length: int) -> tuple[Decoder, s
     window, why = _attention(model.config.get_text_config(), context_length)
     if not why:
         for name, forward in _forwards(model, window):
-            slots = SlotDecoder(model, rows, forward, window, name)
+            slots = SlotDecoder(model, max(rows, 2), forward, window, name)  # the trial has two rows
             why = _disagreement(slots, model)
             if not why:
                 return slots, ""
