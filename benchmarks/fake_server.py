@@ -47,7 +47,6 @@ TOKENS = [
 ]
 """``TEXT`` by the tokenizer of ``models/tiny-math``."""
 ANSWERS: dict[bytes, Any] = {
-    b"/health": {"status": "ok"},
     b"/model_info": {"context_length": 4096, "max_batch": 64, "served_model_name": "fake"},
     b"/abort_request": {},
     b"/generate": {
@@ -148,8 +147,9 @@ class Connection(asyncio.Protocol):
 class Server:
     """All connections' common state."""
 
-    def __init__(self, latency_s: float) -> None:
+    def __init__(self, latency_s: float, nonce: str) -> None:
         self.latency_s = latency_s
+        self.health = encode({"status": "ok", "nonce": nonce})
         self.seen = Seen()
 
     def answer(self, path: bytes, transport: asyncio.Transport) -> None:
@@ -157,6 +157,8 @@ class Server:
         if path in GENERATIONS:
             self.seen.move(+1)
             asyncio.get_running_loop().call_later(self.latency_s, self._generated, path, transport)
+        elif path == b"/health":
+            transport.write(self.health)
         elif path == b"/stat":
             transport.write(encode(self.seen.report()))
         elif path == b"/reset":
@@ -170,13 +172,11 @@ class Server:
         transport.write(CANNED[path])
 
 
-async def serve(latency_s: float, port: int) -> None:
+async def serve(latency_s: float, host: str, port: int, nonce: str) -> None:
     """Serve for ever; the first line on standard output is the address."""
-    server = Server(latency_s)
-    listening = await asyncio.get_running_loop().create_server(
-        lambda: Connection(server), "127.0.0.1", port, backlog=4096
-    )
-    print(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", flush=True)
+    server = Server(latency_s, nonce)
+    listening = await asyncio.get_running_loop().create_server(lambda: Connection(server), host, port, backlog=4096)
+    print(f"http://{host}:{listening.sockets[0].getsockname()[1]}", flush=True)
     await listening.serve_forever()
 
 
@@ -184,9 +184,11 @@ def main() -> None:
     """The program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--latency-ms", type=float, default=50.0)
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--nonce", default="")
     options = parser.parse_args()
-    asyncio.run(serve(options.latency_ms / 1000, options.port))
+    asyncio.run(serve(options.latency_ms / 1000, options.host, options.port, options.nonce))
 
 
 if __name__ == "__main__":
