@@ -19,9 +19,9 @@ from pytest_areal_eval.schedulers import logs, processes, supervise
 
 ASK_LIMIT_S = 10.0
 GRACE_S = 3.0
+DRIVER = "pytest_areal_eval.schedulers.ray.driver"
 
 _THIS_PROCESS_ONLY = ("PYTEST_", "COVERAGE_", "COV_CORE_", "RAY_ADDRESS")
-_DRIVER = "pytest_areal_eval.schedulers.ray.driver"
 
 
 class Connection:
@@ -29,34 +29,37 @@ class Connection:
 
     Args:
         log_dir: receives what Ray says to a terminal, ``ray.log``.
+        program: the driver's module.
+
+    Raises:
+        SchedulerError: the log cannot be written.
     """
 
-    def __init__(self, log_dir: Path) -> None:
+    def __init__(self, log_dir: Path, program: str = DRIVER) -> None:
         self._log = log_dir / "ray.log"
         self._mark = secrets.token_hex(8)
         self._numbers = itertools.count(1)
         self._boxes: dict[int, queue.SimpleQueue[Any]] = {}
         self._ended = threading.Event()
-        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._requests.settimeout(ASK_LIMIT_S)
         environment = {k: v for k, v in os.environ.items() if not k.startswith(_THIS_PROCESS_ONLY)}
         environment |= {"RAY_USAGE_STATS_ENABLED": "0", processes.MARK: self._mark}
         supervisor = [sys.executable, "-I", "-S", supervise.__file__, str(os.getpid()), str(GRACE_S), "--"]
         try:
             log_dir.mkdir(parents=True, exist_ok=True)
-            with theirs, open(self._log, "wb") as log:
-                self._process = subprocess.Popen(
-                    [*supervisor, sys.executable, "-m", _DRIVER],
-                    stdin=theirs.fileno(),
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    env=environment,
-                    start_new_session=True,
-                )
+            output = open(self._log, "wb")  # noqa: SIM115 - closed below
         except OSError as error:
-            raise SchedulerError(
-                f"The connection to Ray cannot be started with its log in {self._log}: {error}."
-            ) from error
+            raise SchedulerError(f"Ray cannot be connected to with a log in {self._log}: {error}.") from error
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._requests.settimeout(ASK_LIMIT_S)
+        with output, theirs:
+            self._process = subprocess.Popen(
+                [*supervisor, sys.executable, "-m", program],
+                stdin=theirs.fileno(),
+                stdout=subprocess.PIPE,
+                stderr=output,
+                env=environment,
+                start_new_session=True,
+            )
         threading.Thread(target=self._read, name="areal-eval-ray", daemon=True).start()
 
     @property
@@ -101,6 +104,8 @@ class Connection:
         assert self._process.stdout is not None
         with self._process.stdout as answers:
             for line in answers:
+                if not line.startswith(b"{"):
+                    continue  # what a library prints while it is imported
                 answer = json.loads(line)
                 if (box := self._boxes.get(answer["number"])) is not None:
                     box.put(answer)

@@ -38,7 +38,7 @@ def check_fits(
     cluster = f"the Ray cluster at {address}" if address != LOCAL else "the Ray started on this machine"
     if spec.shape.nodes > len(nodes):
         raise CannotFit(
-            f"{spec.name} asks for {spec.shape.nodes} nodes; {cluster} has {len(nodes)}.",
+            f"{spec.name} asks for {_nodes(spec.shape.nodes)}; {cluster} has {len(nodes)}.",
             "Ask for fewer, or add nodes: ray start --address=…",
         )
     for resource, wanted in bundle.items():
@@ -75,7 +75,11 @@ def waiting(shape: Shape, state: str, device: str, nodes: Sequence[Mapping[str, 
 
 def _totals(nodes: Sequence[Mapping[str, Any]], bundle: Mapping[str, float]) -> str:
     totals = [_amount(sum(node["total"].get(name, 0) for node in nodes), name) for name in bundle]
-    return f"{' and '.join(totals)} on {len(nodes)} node{'s' if len(nodes) > 1 else ''}"
+    return f"{' and '.join(totals)} on {_nodes(len(nodes))}"
+
+
+def _nodes(number: int) -> str:
+    return f"{number} node{'' if number == 1 else 's'}"
 
 
 def _amount(number: float, resource: str) -> str:
