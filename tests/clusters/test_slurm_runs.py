@@ -12,9 +12,13 @@ from typing import Any
 
 import pytest
 import slurm_cluster as cluster
+from standin.engine import StandinEngine
+from standin.tokens import ByteTokenizer
+from support.ask import Ask
 from support.scheduler_contract import SERVER, nonce_at, until_gone, until_up
 from support.waiting import until
 
+from pytest_areal_eval.controller import ControllerSettings, Event, RolloutController
 from pytest_areal_eval.schedulers import processes
 from pytest_areal_eval.schedulers.base import InstanceSpec, Lost, Shape
 
@@ -25,6 +29,11 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="class")
 def three_nodes(slurm: None) -> None:
     cluster.start("--nodes", "3", "--gpus", "8")
+
+
+@pytest.fixture(scope="class")
+def twelve_nodes(slurm: None) -> None:
+    cluster.start("--nodes", "12", "--gpus", "8")
 
 
 @pytest.fixture(scope="class")
@@ -63,6 +72,36 @@ class TestThreeNodes:
         assert done.returncode == 4, done.stdout + done.stderr
         said = "--slurm-partition=gpu: this cluster has no partition gpu\nThere are: high, main."
         assert (done.stdout + done.stderr).count(said) == 1
+
+    def test_a_lost_replicas_episodes_finish_elsewhere_and_it_comes_back(self) -> None:
+        scheduler, told = cluster.scheduler(), list[Event]()
+        settings = ControllerSettings(max_concurrency=16, health_interval_s=0.5, episode_timeout_s=60)
+        engine = StandinEngine(2, ["--latency-ms", "200"])
+        with RolloutController(
+            engine, scheduler, settings=settings, tokenizer=ByteTokenizer(), on_event=told.append
+        ) as controller:
+            controller.initialize("m")
+            until(lambda: controller.snapshot().replicas_ready == 2, "both replicas", 30)
+            ids = [controller.submit({"question": f"Question {i}.", "answer": "42"}, Ask()) for i in range(200)]
+            until(lambda: controller.snapshot().done > 20, "a part of the work", 30)
+            cluster.slurm("scancel", cluster.jobs()[0])
+            rollouts = controller.wait(ids=ids, timeout=60)
+            assert {episode.status.value for rollout in rollouts for episode in rollout.episodes} == {"scored"}
+            until(lambda: controller.snapshot().replicas_ready == 2, "the lost one's next attempt", 30)
+        assert [event.kind for event in told if event.kind in ("lost", "restart")] == ["lost", "restart"]
+        scheduler.close()
+        assert cluster.jobs() == []
+
+
+@pytest.mark.usefixtures("twelve_nodes")
+class TestTwelveNodes:
+    def test_96_replicas_come_up_share_the_work_and_go(self) -> None:
+        words = [sys.executable, "benchmarks/replicas.py", f"--shared-dir={cluster.SHARED}", "--replicas=96"]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=110)
+        assert done.returncode == 0, done.stdout + done.stderr
+        fewest, most = done.stdout.splitlines()[-1].split(" | ")[-2].split("–")
+        assert 0.5 * 4000 / 96 < int(fewest) <= int(most) < 2 * 4000 / 96
+        assert cluster.jobs() == []
 
 
 @pytest.mark.usefixtures("lifelike_nodes")
