@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
         "calibrate",
         help="propose gates from runs of a baseline checkpoint",
         description="Propose thresholds from two or more runs of one checkpoint on the same items with the same "
-        "settings: as high as they can be without failing an unchanged checkpoint. Three to five runs are a good number.",
+        "settings: as high as they can be without failing an unchanged checkpoint. Three to five runs are good.",
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="the runs' folders or names")
     parser.add_argument(

@@ -83,7 +83,7 @@ class SavedRun:
 
 
 def find_run(text: str, results_dir: Path = Path(RESULTS_DIR)) -> Path:
-    """The folder that a person means: a path, or a run's name (or its unique beginning or end) in ``results_dir``.
+    """The folder that a person means: a path, or the part of a name that one run has in ``results_dir``.
 
     Raises:
         UserError: there is no such run, or several.
@@ -92,7 +92,7 @@ def find_run(text: str, results_dir: Path = Path(RESULTS_DIR)) -> Path:
         if (path / RUN_NAME).is_file():
             return path.resolve()
     runs = list_runs(results_dir)
-    found = [path for path in runs if path.name.startswith(text) or path.name.endswith(text)] if text else []
+    found = [path for path in runs if text in path.name] if text else []
     if len(found) == 1:
         return found[0].resolve()
     what = (

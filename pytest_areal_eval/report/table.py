@@ -24,11 +24,11 @@ def summary_lines(rows: Sequence[Row], width: int | None) -> list[str]:
         width: of the terminal, in columns; None where there is none: a log has room for all.
     """
     pairs = [(row, row.summary()) for row in rows]
-    table = _render([_cells(row, summary) for row, summary in pairs], width)
-    return [*table, *(note for _, summary in pairs for note in _notes(summary))]
+    table = _render([cells_of(row, summary) for row, summary in pairs], width)
+    return [*table, *(note for _, summary in pairs for note in notes_of(summary))]
 
 
-def _cells(row: Row, s: Summary) -> Cells:
+def cells_of(row: Row, s: Summary) -> Cells:
     """One evaluation's cells; what is zero or was not asked for is left out, and its column with it."""
     cells = {
         "evaluation": printable(s.name),
@@ -59,7 +59,7 @@ def _cells(row: Row, s: Summary) -> Cells:
     return cells
 
 
-def _notes(s: Summary) -> list[str]:
+def notes_of(s: Summary) -> list[str]:
     notes = []
     if s.errors or s.grader_faults:
         parts = ", ".join(f"{number} {status}" for status, number in s.counts.items() if status.kind != "scored")
