@@ -1,0 +1,186 @@
+"""What can be said of the Slurm scheduler without a cluster: what Slurm prints becomes values, and what a node does."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_areal_eval.errors import ConfigError, SchedulerError
+from pytest_areal_eval.schedulers import agent
+from pytest_areal_eval.schedulers.base import InstanceSpec, Lost
+from pytest_areal_eval.schedulers.rendezvous import Rendezvous
+from pytest_areal_eval.schedulers.slurm import SlurmOptions, commands
+from pytest_areal_eval.schedulers.slurm.jobs import Jobs
+
+Prints = Callable[[str, str], None]
+
+
+@pytest.fixture
+def prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prints:
+    """Make a program of Slurm's print something."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def make(program: str, text: str) -> None:
+        (tmp_path / f"{program}.txt").write_text(text)
+        (tmp_path / program).write_text(f"#!/bin/sh\ncat {tmp_path}/{program}.txt\n")
+        (tmp_path / program).chmod(0o755)
+
+    return make
+
+
+class TestCommands:
+    @pytest.mark.parametrize(
+        ("gres", "count"),
+        [
+            ("gpu:8", 8),
+            ("gpu:h100:4(S:0-1),gpu:a100:2", 6),
+            ("gpu:h100:3(IDX:0-2),shard:4", 3),
+            ("(null)", 0),
+            ("gpu:0", 0),
+            ("nic:2", 0),
+        ],
+    )
+    def test_gpus_are_counted_in_gres(self, gres: str, count: int) -> None:
+        assert commands.gpus_in(gres) == count
+
+    def test_nodes_are_those_of_the_default_partition_each_once(self, prints: Prints) -> None:
+        prints(
+            "sinfo",
+            "main*|n1|mixed|gpu:h100:8(S:0-1)|gpu:h100:3(IDX:0-2)|\n"
+            "main*|n2|drained*|gpu:h100:8(S:0-1)|gpu:h100:0(IDX:N/A)|\n"
+            "long|n1|mixed|gpu:h100:8(S:0-1)|gpu:h100:3(IDX:0-2)|\n"
+            "long|n3|idle~|gpu:h100:4|gpu:h100:0|\n",
+        )
+        nodes = [(node.name, node.gpus_total, node.gpus_free, node.usable) for node in commands.nodes_of(None)]
+        assert nodes == [("n1", 8, 5, True), ("n2", 8, 0, False)]
+        assert [node.gpus_free for node in commands.nodes_of("main,long")] == [5, 0, 4]
+        with pytest.raises(ConfigError, match=r"no partition gpu\nThere are: long, main\."):
+            commands.nodes_of("gpu")
+
+    def test_a_cluster_without_a_default_partition_is_told(self, prints: Prints) -> None:
+        prints("sinfo", "main|n1|idle|gpu:8|gpu:0|\n")
+        with pytest.raises(ConfigError, match=r"no default partition\.\nName one: --slurm-partition=NAME .* main"):
+            commands.nodes_of(None)
+
+    def test_a_reason_may_hold_spaces_and_bars(self, prints: Prints) -> None:
+        prints("squeue", "7|PENDING||N/A|Nodes required for job are DOWN, DRAINED | or reserved\n")
+        assert commands.squeue(["7"])["7"].reason == "Nodes required for job are DOWN, DRAINED | or reserved"
+
+    def test_a_program_that_never_answers_is_an_error(self, prints: Prints, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(commands, "LIMIT_S", 0.2)
+        with pytest.raises(SchedulerError, match=r"sleep 5 gave no answer in 0\.2 s"):
+            commands.run("sleep", "5")
+
+
+class TestJobs:
+    @pytest.mark.parametrize(
+        ("line", "state", "never", "lost"),
+        [
+            ("PENDING||2026-01-01T10:00:00|Priority", "waiting", False, None),
+            ("PENDING||N/A|PartitionNodeLimit", "waiting", True, None),
+            ("CONFIGURING|n1|N/A|None", "waiting", False, None),
+            ("RUNNING|n1|N/A|None", "running", False, None),
+            ("COMPLETING|n1|N/A|None", "running", False, None),
+            ("OUT_OF_MEMORY|n1|N/A|OutOfMemory", "gone", False, Lost.OOM),
+            ("NODE_FAIL|n1|N/A|NodeDown", "gone", False, Lost.NODE),
+            ("BOOT_FAIL|n1|N/A|None", "gone", False, Lost.NODE),
+        ],
+    )
+    def test_each_state_of_a_job_has_its_meaning(
+        self, line: str, state: str, never: bool, lost: Lost | None, prints: Prints, tmp_path: Path
+    ) -> None:
+        prints("squeue", f"7|{line}\n")
+        prints("sinfo", "main*|n1|mixed|gpu:8|gpu:5|\n")
+        seen = Jobs(SlurmOptions(), tmp_path, "run").look(["7"])["7"]
+        assert (seen.state, seen.never, seen.lost) == (state, never, lost)
+        if state == "waiting":
+            assert "the default partition has 3 of 8 GPUs free" in seen.reason
+        assert ("expected to start at 2026-01-01T10:00:00" in seen.reason) == ("2026" in line)
+
+    def test_a_job_that_slurm_has_forgotten_is_gone_after_a_minute(
+        self, prints: Prints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Without an accounting database nobody else could be asked."""
+        prints("squeue", "")
+        jobs = Jobs(SlurmOptions(), tmp_path, "run")
+        assert jobs.look(["7"])["7"].state == "waiting"
+        monkeypatch.setattr("pytest_areal_eval.schedulers.slurm.jobs.FORGOTTEN_S", -1)
+        assert jobs.look(["7"])["7"].lost is Lost.UNKNOWN
+
+
+class TestAgent:
+    def test_an_address_is_never_one_that_every_machine_has(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Debian writes a machine's own name beside 127.0.1.1 into /etc/hosts."""
+        known = {"n1": "127.0.1.1", "login": "127.0.0.1", "n2": "10.0.0.2"}
+        monkeypatch.setattr(socket, "gethostbyname", known.__getitem__)
+        assert agent.own_address("n2", "login") == "10.0.0.2"
+        with pytest.raises(agent.Refusal, match=r"n1 knows itself and login only as 127\.0\.0\.1"):
+            agent.own_address("n1", "login")
+
+    def test_ports_of_one_draw_differ_and_nobody_listens_there(self) -> None:
+        found = agent.free_ports("127.0.0.1", 50)
+        assert len(set(found)) == 50
+        for port in found:
+            with socket.create_server(("127.0.0.1", port)):
+                assert port in agent.PORTS
+
+    @pytest.fixture
+    def shared(self, tmp_path: Path) -> Rendezvous:
+        one = Rendezvous(tmp_path / "run", lease_s=1.0, grace_s=2.0)
+        one.open()
+        return one
+
+    def run(self, shared: Rendezvous, text: str, **env: str) -> int:
+        spec = InstanceSpec("m/0", ("sh", "-c", text))
+        words = [sys.executable, *shared.invite("m_0-1", spec, "n0nce", own_job=True)]
+        here = {**os.environ, "SLURMD_NODENAME": "localhost", **env}
+        return subprocess.run(words, env=here, timeout=20).returncode
+
+    def test_a_server_is_published_and_its_end_told(self, shared: Rendezvous) -> None:
+        assert self.run(shared, "echo {host}:{port} {nonce}; exit 3") == 3
+        events = shared.events()["m_0-1"]
+        place = shared.address("m_0-1", "n0nce", events)
+        assert place is not None
+        assert Path(place.log_path).read_text().splitlines()[0] == f"{place.host}:{place.port} n0nce"
+        (end,) = (event for event in events if event.kind == "end")
+        assert (end.facts["why"], end.facts["code"]) == ("exited", 3)
+        shared.close()
+
+    def test_a_requeued_job_runs_nothing(self, shared: Rendezvous, tmp_path: Path) -> None:
+        assert self.run(shared, f"touch {tmp_path}/ran", SLURM_RESTART_COUNT="1") == 1
+        (end,) = shared.events()["m_0-1"]
+        assert "requeued" in end.facts["error"]
+        assert not (tmp_path / "ran").exists()
+        shared.close()
+
+    def test_a_server_ends_when_the_lease_stands_still(self, shared: Rendezvous) -> None:
+        shared._ended.set()
+        assert self.run(shared, "exec sleep 300") == 1
+        (end,) = (event for event in shared.events()["m_0-1"] if event.kind == "end")
+        assert end.facts["why"] == "lease"
+        assert 1 <= end.facts["seconds"] < 5
+        shared.close()
+
+    def test_an_event_half_written_is_not_read(self, shared: Rendezvous) -> None:
+        (shared.folder / "events" / "m_0-1.0.up1.json.new").write_text('{"kind": ')
+        assert shared.events() == {}
+        facts = {"kind": "up", "rank": 0, "node": "n1", "try": 1, "host": "n1", "port": 1, "gpus": "3,4"}
+        (shared.folder / "events" / "m_0-1.0.up1.json").write_text(json.dumps(facts))
+        place = shared.address("m_0-1", "n", shared.events()["m_0-1"])
+        assert place is not None
+        assert place.gpus == (("3", "4"),)
+        shared.close()
+
+    def test_a_lease_that_cannot_be_written_is_told(self, shared: Rendezvous, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(shared, "_trouble", OSError("No space left on device"))
+        shared._ended.set()
+        with pytest.raises(SchedulerError, match=r"cannot be rewritten .No space left on device.; the servers end"):
+            shared.events()
+        shared.close()
