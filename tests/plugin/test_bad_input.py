@@ -218,20 +218,20 @@ def test_a_workflow_that_cannot_be_built_is_one_usage_error(run: Run, arguments:
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("--n-samples=0", "argument --areal-n-samples: 0 is below 1"),
-        ("--n-samples=many", "argument --areal-n-samples: 'many' is not a whole number"),
-        ("--temperature=-1", "argument --areal-temperature: -1 is not 0 or more"),
-        ("--temperature=nan", "argument --areal-temperature: nan is not 0 or more"),
-        ("--top-p=0", "argument --areal-top-p: 0 is not above 0 and at most 1"),
-        ("--limit=0", "argument --areal-limit: 0 is below 1"),
+        ("--n-samples=0", "ERROR: --n-samples: 0 is below 1"),
+        ("--n-samples=many", "ERROR: --n-samples: 'many' is not a whole number"),
+        ("--temperature=-1", "ERROR: --temperature: -1 is not 0 or more"),
+        ("--temperature=nan", "ERROR: --temperature: nan is not 0 or more"),
+        ("--top-p=0", "ERROR: --top-p: 0 is not above 0 and at most 1"),
+        ("--limit=0", "ERROR: --limit: 0 is below 1"),
         ("--shard=0/4", "'0/4' is not i/n with 1 <= i <= n, such as 1/4"),
         ("--shard=5/4", "'5/4' is not i/n with 1 <= i <= n, such as 1/4"),
-        ("--episode-timeout=0", "argument --areal-episode-timeout: 0 is not above 0 seconds"),
-        ("--scheduler=slrm", "argument --areal-scheduler: 'slrm' is not local, ray or slurm"),
+        ("--episode-timeout=0", "ERROR: --episode-timeout: 0 is not above 0 seconds"),
+        ("--scheduler=slrm", "ERROR: --scheduler: 'slrm' is not local, ray or slurm"),
         ("--areal-order=random", "'random' is not auto, completion or collection"),
         ("--dataset=d.jsonl", "'d.jsonl' is not NAME=SOURCE, such as test_gsm8k=data/test.jsonl"),
-        ("--model=", "argument --areal-model: the value is empty; is a shell variable unset?"),
-        ("--results-dir=", "argument --areal-results-dir: the value is empty*"),
+        ("--model=", "ERROR: --model: the value is empty; is a shell variable unset?"),
+        ("--results-dir=", "ERROR: --results-dir: the value is empty*"),
         ("--n-sample=3", "unrecognized arguments: --n-sample=3"),
     ],
 )
@@ -388,7 +388,7 @@ def test_paths_ids_and_texts_of_any_script(run: Run, pytester: pytest.Pytester) 
     files = {"daten/fragen ä.jsonl": jsonl(rows), "antworten 数.jsonl": jsonl(recorded)}
     result = run("--replay=antworten 数.jsonl", "--results-dir=ergebnisse ß", source=source, files=files)
     assert result.parseoutcomes() == {"passed": 2}
-    assert len(list((pytester.path / "ergebnisse ß").glob("*/episodes.jsonl"))) == 1
+    assert len(list((pytester.path / "ergebnisse ß").glob("2*/episodes.jsonl"))) == 1
 
 
 # ---- the results folder ---------------------------------------------------------------------------------------------
