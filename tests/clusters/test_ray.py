@@ -326,7 +326,7 @@ class TestForReal:
         return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=80)
 
     def rewards(self, folder: Path) -> dict[str, float]:
-        (journal,) = folder.glob("*/episodes.jsonl")
+        (journal,) = {path.resolve() for path in folder.glob("*/episodes.jsonl")}  # "latest" leads there too
         rows = [json.loads(line) for line in journal.read_text().splitlines()]
         return {row["item_id"]: row["reward"] for row in rows if "item_id" in row}
 
