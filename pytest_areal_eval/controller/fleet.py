@@ -84,18 +84,30 @@ class Fleet:
             EngineLost: all are gone and the restarts are spent.
             CannotFit: the scheduler can never give what a replica needs.
         """
-        for member in self._members:
-            await self._start(member)
-        while True:
-            await self._poll()
-            await asyncio.gather(*(self._step(m) for m in self._members if m.phase != "gone"))
-            if all(m.phase == "gone" for m in self._members):
-                raise self._verdict()
-            await self._rest()
+        starting = asyncio.create_task(self._start_all())  # 96 jobs take seconds to submit, the first one is up in two
+        try:
+            while True:
+                if starting.done():
+                    starting.result()
+                await self._poll()
+                await asyncio.gather(*(self._step(m) for m in self._members if m.phase != "gone"))
+                if all(m.phase == "gone" for m in self._members):
+                    raise self._verdict()
+                await self._rest()
+        finally:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
 
     async def first_ready(self) -> None:
         """Wait for the first ready replica; :meth:`run` raises if there will be none."""
         await self._once_ready.wait()
+
+    async def _start_all(self) -> None:
+        try:
+            for member in self._members:
+                await self._start(member)
+        finally:
+            self._nudge.set()
 
     async def _start(self, member: Member) -> None:
         member.phase, member.misses, member.since, member.status = "waiting", 0, self._now(), None
