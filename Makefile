@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: eval test lint types check bench clean
+.PHONY: eval test lint types check bench inspect clean
 
 eval: $(VENV)/.run
 	$(BIN)/python -m pytest evals/test_arithmetic.py --model=models/tiny-math
@@ -25,6 +25,14 @@ check: lint types test
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/run_all.py
+
+# The Inspect framework, in an environment of its own: a test has it read the logs that we write.
+inspect: .venv-inspect/.done
+
+.venv-inspect/.done:
+	$(PYTHON) -m venv .venv-inspect
+	.venv-inspect/bin/python -m pip --disable-pip-version-check -q install inspect-ai pandas pyarrow
+	@touch $@
 
 $(VENV)/.torch:
 	$(PYTHON) -c 'import sys; sys.exit(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'

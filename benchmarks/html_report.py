@@ -23,7 +23,7 @@ from pytest_areal_eval.report.export.html import write_html
 from pytest_areal_eval.report.saved import read_run
 
 sys.path.insert(0, str(ROOT / "tests"))
-from support.browser import Browser, missing
+from support.browser import Browser, missing  # type: ignore[import-not-found]
 
 
 def main() -> None:

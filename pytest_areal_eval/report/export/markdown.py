@@ -1,0 +1,68 @@
+"""A run's summary as GitHub's Markdown, for a pull request's comment or ``$GITHUB_STEP_SUMMARY``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun
+from pytest_areal_eval.report.table import cells_of, notes_of
+from pytest_areal_eval.report.text import answer_of, printable
+
+MISSED_SHOWN = 5
+_MARKS = {"pass": "✅", "fail": "❌", "skip": "⏭️", "inconclusive": "❓"}
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+\-!|~&$:])")
+_MENTION = re.compile("@(?=[A-Za-z])")
+
+
+def markdown(run: SavedRun) -> str:
+    """The table, the gates, what must not be overlooked, and of each evaluation that fails a gate five missed items."""
+    shown = [e for e in run.evaluations.values() if e.row.results]
+    parts = [f"### {_text(', '.join(run.models) or run.name)}", _table(shown), _gates(run.info.get("gates", []))]
+    parts += [_notes(shown), *(_missed(e) for e in shown if _fails(e, run.info.get("gates", [])))]
+    return "\n\n".join(part for part in parts if part) + f"\n\n<sub>run {_text(run.name)}</sub>\n"
+
+
+def _table(shown: Sequence[SavedEvaluation]) -> str:
+    cells = [cells_of(e.row, e.row.summary()) for e in shown]
+    names = list(dict.fromkeys(name for row in cells for name in row))
+    ends = [name for name in ("tokens in", "out", "tok/s", "wall") if name in names]
+    names = [*(name for name in names if name not in ends), *ends]
+    lines = [
+        names,
+        ["---", *["---:"] * (len(names) - 1)],
+        *([_text(row.get(name, "")) for name in names] for row in cells),
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _gates(gates: Sequence[Mapping[str, Any]]) -> str:
+    lines = (f"- {_MARKS.get(g['outcome'], '')} **{_text(g['evaluation'])}** {_text(g['message'])}" for g in gates)
+    return "\n".join(lines)
+
+
+def _notes(shown: Sequence[SavedEvaluation]) -> str:
+    return "\n".join(f"- ⚠️ {_text(note)}" for e in shown for note in notes_of(e.row.summary()))
+
+
+def _fails(evaluation: SavedEvaluation, gates: Sequence[Mapping[str, Any]]) -> bool:
+    return any(g["evaluation"] == evaluation.name and g["outcome"] in ("fail", "inconclusive") for g in gates)
+
+
+def _missed(evaluation: SavedEvaluation) -> str:
+    mark = evaluation.row.pass_mark
+    missed = [r for r in evaluation.row.results.values() if (r.reward or 0.0) < mark]
+    lines = [f"<details><summary>{len(missed)} missed items of {_text(evaluation.name)}</summary>", ""]
+    lines += ["| item | reward | status | answer | gold |", "| --- | ---: | --- | --- | --- |"]
+    for result in missed[:MISSED_SHOWN]:
+        worst = min(evaluation.episodes[result.item_id], key=lambda e: e.counted_reward)
+        cells = (result.item_id, f"{result.reward:.3f}", worst.status.value, answer_of(worst), worst.gold or "")
+        lines.append(f"| {' | '.join(map(_text, cells))} |")
+    return "\n".join([*lines, "", "</details>"]) if missed else ""
+
+
+def _text(text: object) -> str:
+    """Foreign text as text: no markup, no link, no mention, no new line."""
+    line = _SPECIAL.sub(r"\\\1", " ".join(printable(str(text)).split())).replace(r"\<", "&lt;")
+    return _MENTION.sub("@\u200b", line)
