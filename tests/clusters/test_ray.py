@@ -8,12 +8,18 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray_cluster as cluster
+from standin.engine import StandinEngine
+from standin.tokens import ByteTokenizer
 from support.scheduler_contract import (
     PROGRAMS,
     PYTHON,
@@ -28,6 +34,8 @@ from support.scheduler_contract import (
 )
 from support.waiting import until
 
+from pytest_areal_eval.controller import ControllerSettings, Event, RolloutController
+from pytest_areal_eval.engines.base import Launch
 from pytest_areal_eval.errors import CannotFit, SchedulerError
 from pytest_areal_eval.schedulers import processes
 from pytest_areal_eval.schedulers.base import InstanceSpec, Lost, Shape, State
@@ -289,6 +297,59 @@ class TestLosses:
         assert until_up(scheduler, again).host != place.host
         down = [(node.name, node.why_not) for node in scheduler.capacity().nodes if not node.usable]
         assert [name for name, _ in down] == [cluster.NODES[1]]
+
+
+class Ask:
+    """One question; the stand-in's answer holds 42."""
+
+    async def arun_episode(self, engine: Any, data: dict[str, Any]) -> float:
+        reply = await engine.chat([{"role": "user", "content": data["q"]}], max_new_tokens=64)
+        return float("42" in reply.text)
+
+
+class WholeNodes(StandinEngine):
+    """Three replicas, each of which takes all CPUs of a node."""
+
+    def launch(self, name: str, token: str) -> Launch | None:
+        launch = super().launch(name, token)
+        return launch and replace(launch, cpus=8)
+
+
+class TestFleet:
+    """The controller over this scheduler: a loss costs time, not an episode."""
+
+    @contextmanager
+    def running(self, scheduler: RayScheduler, engine: StandinEngine) -> Iterator[RolloutController]:
+        self.events: list[Event] = []
+        settings = ControllerSettings(max_concurrency=16, backoff_s=0.02, health_interval_s=0.2)
+        controller = RolloutController(
+            engine, scheduler, settings=settings, tokenizer=ByteTokenizer(), on_event=self.events.append
+        )
+        with controller:
+            controller.initialize("role")
+            until(lambda: controller.snapshot().replicas_ready == engine.replicas, "all replicas", 30)
+            yield controller
+
+    def rewards(self, controller: RolloutController) -> list[float]:
+        return [rollout.reward for rollout in controller.rollout_batch([{"q": f"{i}?"} for i in range(300)], Ask())]
+
+    def test_a_killed_server_is_started_again(self, scheduler: RayScheduler) -> None:
+        with self.running(scheduler, StandinEngine(replicas=2, arguments=["--latency-ms", "50"])) as controller:
+            nonce = next(one.nonce for one in scheduler._instances.values() if one.final is None)
+            (server,) = cluster.servers(nonce, "standin/server.py")
+            threading.Timer(0.2, os.kill, (server, signal.SIGKILL)).start()
+            assert self.rewards(controller) == [1.0] * 300
+            assert controller.snapshot().replicas_lost == 1
+            until(lambda: controller.snapshot().replicas_ready == 2, "the second attempt", 20)
+        assert "exited with code -9" in next(event.text for event in self.events if event.kind == "lost")
+
+    def test_a_lost_node_leaves_the_run_to_the_others(self, scheduler: RayScheduler, address: str) -> None:
+        with self.running(scheduler, WholeNodes(replicas=3, arguments=["--latency-ms", "50"])) as controller:
+            threading.Timer(0.2, cluster.cut_power, (cluster.NODES[2],)).start()
+            assert self.rewards(controller) == [1.0] * 300
+            snapshot = controller.snapshot()
+            assert (snapshot.replicas_ready, snapshot.replicas_lost) == (2, 1)
+            until(lambda: any("PENDING: wants 1 x" in event.text for event in self.events), "the reason", 20)
 
 
 class TestConnecting:
