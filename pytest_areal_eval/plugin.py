@@ -160,7 +160,9 @@ class _Active:
         return None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        _conclusion(self.config).board.receive(report)
+        conclusion = _conclusion(self.config)
+        if conclusion.run.worker is None:  # a worker sends its reports to the owner, whole
+            conclusion.board.receive(report)
 
     def pytest_report_collectionfinish(self) -> list[str]:
         return _conclusion(self.config).header()

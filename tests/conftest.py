@@ -16,7 +16,10 @@ pytest_plugins = ["pytester"]
 CONFTEST = """
 import json
 import pathlib
+import sys
 import pytest
+
+sys.path.append({tests!r})  # xdist gives its workers the path of long before
 from pytest_areal_eval.controller import ControllerSettings, RolloutController
 from support.rule_engine import RuleEngine
 
@@ -98,7 +101,9 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, warm: None
     ) -> pytest.Pytester:
         without = " ".join(f"-p no:{name}" for name in OTHER_PLUGINS if name not in plugins)
         pytester.makeini(f"[pytest]\naddopts = {without}\n{ini}\n")
-        pytester.makeconftest(CONFTEST.format(rule=rule, latency=latency, concurrency=concurrency))
+        pytester.makeconftest(
+            CONFTEST.format(tests=str(Path(__file__).parent), rule=rule, latency=latency, concurrency=concurrency)
+        )
         pytester.makepyfile(test_evals=source or SUITE.format(rows=rows, more=more))
         return pytester
 

@@ -186,6 +186,7 @@ def screen(text: str, rows: int = 200, columns: int = 100) -> list[str]:
     return ["".join(line).rstrip() for line in lines]
 
 
+@pytest.mark.skipif(not hasattr(pytest.TerminalReporter, "write_raw"), reason="this pytest cannot write raw text")
 def test_on_a_terminal_a_live_line_shows_progress_and_leaves_no_trace(suite: Suite) -> None:
     slow = "lambda question: 2.2 if question == 'q5' else 0.0"
     text = run_on_a_terminal(suite(rows=6, latency=slow, more=GATED))
