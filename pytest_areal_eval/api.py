@@ -79,6 +79,8 @@ class ModelRequest:
     messages: list[dict[str, Any]] | None = None
     template_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the chat template (``enable_thinking``, ``tools``), sent along with ``messages``."""
+    prompt_text: str | None = None
+    """``input_ids`` decoded, where somebody has done it already."""
 
     def copy(self) -> ModelRequest:
         """A copy that shares the tokenizer and the processor."""

@@ -190,20 +190,16 @@ def _scored_status(engine: EpisodeEngine) -> EpisodeStatus:
         return EpisodeStatus.SCORED
     request, response = engine.exchanges[-1]
     text = engine.completion()
-    if _thinks_still(request.tokenizer or engine.tokenizer, request.input_ids, text):
+    if _thinks_still(engine.prompt() if request.input_ids else "", text):
         return EpisodeStatus.UNFINISHED_THINKING
     if not text.strip() and response.stop_reason != "tool_calls":
         return EpisodeStatus.EMPTY
     return EpisodeStatus.TRUNCATED if response.stop_reason == "length" else EpisodeStatus.SCORED
 
 
-def _thinks_still(tokenizer: Any, input_ids: list[int], text: str) -> bool:
-    if unfinished_thinking(text):
-        return True
-    if "</think>" in text or not input_ids or tokenizer is None:
-        return False
-    # Some templates open the thinking themselves, at the very end of the prompt.
-    return str(tokenizer.decode(input_ids[-8:])).rstrip().endswith("<think>")
+def _thinks_still(prompt: str, text: str) -> bool:
+    """Whether the answer ended inside its thinking, which some templates open at the very end of the prompt."""
+    return unfinished_thinking(text) or ("</think>" not in text and prompt.rstrip().endswith("<think>"))
 
 
 def _fault(error: BaseException, unit: Unit, engine: EpisodeEngine) -> Outcome:

@@ -126,9 +126,12 @@ class EpisodeEngine:
         request = self.asked
         if request is None:
             return ""
+        if request.prompt_text is not None:
+            return request.prompt_text
         tokenizer = request.tokenizer or self.tokenizer
         if request.input_ids and tokenizer is not None:
-            return str(tokenizer.decode(request.input_ids))
+            request.prompt_text = str(tokenizer.decode(request.input_ids))
+            return request.prompt_text
         return _content((request.messages or [{}])[-1].get("content"))
 
     def completion(self) -> str:

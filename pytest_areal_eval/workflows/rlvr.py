@@ -80,7 +80,8 @@ class RLVRWorkflow(RolloutWorkflow):
             ids = self._get_input_ids(source, self.tokenizer, thinking)
         else:
             ids = chat_ids(self.tokenizer, source, self.template_kwargs)
-        return ModelRequest(input_ids=list(ids), gconfig=gconfig, tokenizer=self.tokenizer)
+        prompt = self.tokenizer.decode(ids)
+        return ModelRequest(input_ids=list(ids), gconfig=gconfig, tokenizer=self.tokenizer, prompt_text=prompt)
 
     def _texts(self, request: ModelRequest, response: ModelResponse) -> tuple[str, str]:
         if self.tokenizer is None:
@@ -89,7 +90,7 @@ class RLVRWorkflow(RolloutWorkflow):
         completion = self.tokenizer.decode(response.output_tokens)
         if response.stop_string is not None and response.text is not None:
             completion = response.text  # the tokens may run past the stop string; the answer may not
-        return self.tokenizer.decode(request.input_ids), completion
+        return request.prompt_text or "", completion
 
     async def _reward(
         self,
