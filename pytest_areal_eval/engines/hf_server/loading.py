@@ -18,7 +18,7 @@ from pytest_areal_eval.errors import CheckpointError
 SMALL_PARAMETERS = 100_000_000
 """Below this a forward's work hardly outweighs the threads' barriers.  With 1.7 M parameters on an idle machine, two
 threads instead of one gave 12 % less at batch 8 (2,243 to 1,985 tokens/s) and 12 % more at batch 32; on a busy one
-the barriers spin and two threads lose tenfold."""
+the barriers spin, and two threads lose far more."""
 
 
 @dataclass(frozen=True)
