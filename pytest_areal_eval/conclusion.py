@@ -134,6 +134,8 @@ class Conclusion:
                 reporter.write_line(line)
         for line, markup in _gate_lines(self.decided, self.board):
             reporter.write_line(line, **markup)
+        for note in self.evaluations.notes:
+            reporter.write_line(printable(note), yellow=True)
         for line, markup in _engine_lines(self.run.events):
             reporter.write_line(line, **markup)
         if self.run.folder is not None:

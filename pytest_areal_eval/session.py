@@ -116,6 +116,7 @@ class EvaluationSession:
         self.runs_here: Callable[[pytest.Item], bool] = lambda item: True
         self.controllers: list[RolloutController] = []
         self.engine_error: ArealEvalError | None = None
+        self.notes: list[str] = []
         self.fixture_scopes: dict[str, str] = {}
         self._tickets: dict[pytest.Item, _Ticket] = {}
         self._done: queue.SimpleQueue[tuple[pytest.Item, Rollout]] = queue.SimpleQueue()
@@ -238,7 +239,13 @@ class EvaluationSession:
             return
         n_samples = samples_of(group, self.settings)
         params = [item.stash[_MEMBERSHIP][1] for item in group.items]
-        missing = [p for p in params if not register(group.name, p.id, p.index, n_samples, p.record.get("id"))]
+        found = [register(group.name, p.id, p.index, p.record.get("id")) for p in params]
+        surplus = sum(max(count - n_samples, 0) for count in found)
+        if surplus:
+            self.notes.append(
+                f"{group.name}: {surplus} recorded completions were not scored, more than --n-samples={n_samples} an item"
+            )
+        missing = [p for p, count in zip(params, found, strict=True) if count < n_samples]
         if missing:
             shown = ", ".join(p.id for p in missing[:5])
             raise UserError(

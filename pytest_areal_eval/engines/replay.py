@@ -52,21 +52,20 @@ class ReplayEngine:
             self._rows[key] += recorded
         self._answers: dict[tuple[str, str], list[Recorded]] = {}
 
-    def register(self, evaluation: str, item_id: str, index: int, n_samples: int, record_id: object = None) -> bool:
-        """Tie an item to its rows; returns whether there are ``n_samples`` of them.
+    def register(self, evaluation: str, item_id: str, index: int, record_id: object = None) -> int:
+        """Tie an item to its recorded completions; returns how many there are.
 
         Args:
             evaluation: rows that name it go before rows that name none.
             item_id: its id as a test.
             index: its row in the dataset, where no row has its id.
-            n_samples: rows wanted.
             record_id: its id in the dataset, where it has one; a test's id has fewer characters to choose from.
         """
         names: list[str | int] = [item_id, index] if record_id is None else [str(record_id), item_id, index]
         keys = [(named, name) for name in names for named in (evaluation, "")]
         found = next((self._rows[key] for key in keys if key in self._rows), [])
         self._answers[evaluation, item_id] = found
-        return len(found) >= n_samples
+        return len(found)
 
     def launch(self, name: str, token: str) -> Launch | None:
         """Nothing to start."""

@@ -115,3 +115,13 @@ def test_a_help_text_and_a_collection_load_nothing_heavy(tmp_path: Path) -> None
     assert "--areal-model" in done.stdout
     assert "test_gsm[0000]" in done.stdout
     assert done.stdout.rstrip().endswith("HEAVY []"), done.stdout[-500:]
+
+
+def test_recorded_completions_beyond_n_samples_are_not_dropped_without_a_word(suite: Suite) -> None:
+    made = suite(rows=1)
+    made.makeconftest("")
+    rows = [f'{{"id": "g{n}", "completions": ["a{n}", "other"]}}' for n in range(1)]
+    made.path.joinpath("answers.jsonl").write_text("\n".join(rows))
+    result = made.runpytest("--replay=answers.jsonl")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["test_gsm: 1 recorded completions were not scored*"])
