@@ -155,7 +155,7 @@ def test_a_value_that_looks_like_a_path_is_no_place_to_collect_from(suite: Suite
 
 def test_addopts_may_hold_our_options(suite: Suite) -> None:
     made = suite(source=SHOW)
-    made.makeini("[pytest]\naddopts = --limit=5 --areal-seed 3\n")
+    made.makeini("[pytest]\naddopts = -p no:asyncio -p no:randomly --limit=5 --areal-seed 3\n")
     assert settings_of(made)["given"] == {"limit": 5, "seed": 3}
 
 
