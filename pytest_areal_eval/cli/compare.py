@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.cli.common import add_results_dir, load, say, say_table
 
 if TYPE_CHECKING:
     from pytest_areal_eval.report.comparison import Comparison
+    from pytest_areal_eval.report.saved import SavedRun
+    from pytest_areal_eval.stats import Verdict
+
+EXIT_INCONCLUSIVE = 17
 
 
 def add(commands: Any) -> None:
@@ -19,13 +25,18 @@ def add(commands: Any) -> None:
         "compare",
         help="hold a run against a baseline, item by item",
         description="Print the paired difference of two runs, its interval and p-value, and the items that changed. "
-        "Exit status 1: data, prompts, sampling or grading differ, so that it compares no checkpoints.",
+        "Exit status 1: data, prompts, sampling or grading differ, so that no checkpoints are compared, or a gate "
+        "fails; 17: a gate is inconclusive.",
     )
     parser.add_argument("baseline", metavar="BASELINE", help="the run to compare with")
     parser.add_argument("run_name", metavar="RUN", nargs="?", default="latest", help="default: the newest")
     parser.add_argument(
         "--flips", type=int, default=10, metavar="N", help="changed items to list (default: %(default)s)"
     )
+    parser.add_argument(
+        "--gate", action="append", default=[], metavar="[NAME:]COND", help="decide, such as 'reward >= baseline - 0.01'"
+    )
+    parser.add_argument("--gate-policy", choices=("point", "interval"), default="interval", help="default: %(default)s")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     add_results_dir(parser)
     parser.set_defaults(run=run)
@@ -44,7 +55,38 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"{before.name} → {after.name}")
         for comparison in comparisons:
             _say(comparison, arguments.flips)
-    return 1 if any(c.differs for c in comparisons) else 0
+    outcomes = [verdict.outcome for verdict in _decide(before, after, comparisons, arguments)]
+    if "fail" in outcomes or any(c.differs for c in comparisons):
+        return 1
+    return EXIT_INCONCLUSIVE if "inconclusive" in outcomes else 0
+
+
+def _decide(
+    before: SavedRun, after: SavedRun, comparisons: Sequence[Comparison], arguments: argparse.Namespace
+) -> Iterator[Verdict]:
+    """Decide the gates that were given, say each, and refuse one that names no compared evaluation."""
+    from pytest_areal_eval.errors import UserError
+    from pytest_areal_eval.report.comparison import baseline_of
+    from pytest_areal_eval.stats import decide, split_gate_option
+
+    compared = [c.name for c in comparisons]
+    for name, gate in map(split_gate_option, arguments.gate):
+        names = [known for known in compared if name in ("*", known, known.partition("[")[0])]
+        if not names:
+            raise UserError(
+                f"--gate={name}:{gate}: no compared evaluation is named {name!r}", f"There are: {', '.join(compared)}."
+            )
+        for known in names:
+            mine, theirs = before.evaluations[known], after.evaluations[known]
+            summary = replace(theirs.row, gates=[gate]).summary()
+            reference = baseline_of(mine, theirs, before.name)
+            partial = theirs.row.partial_reason()
+            verdict = decide(gate, summary, partial_reason=partial, policy=arguments.gate_policy, baseline=reference)
+            print(
+                f"gate {verdict.outcome.upper():<5} {known}: {verdict.message}",
+                file=sys.stderr if arguments.json else None,
+            )
+            yield verdict
 
 
 def _say(c: Comparison, limit: int) -> None:

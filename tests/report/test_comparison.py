@@ -123,3 +123,31 @@ def test_gates_are_decided_on_the_paired_difference(tmp_path: Path) -> None:
     assert verdict.message.startswith("reward - baseline -0.0400 < -0.02 (reward 0.9600, baseline a, n=50")
     turns = decide(parse_gate("turns >= baseline"), after.row.summary(), baseline=reference)
     assert turns.outcome == "fail"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "gate", "policy", "status", "word"),
+    [
+        (0, "reward >= baseline", "point", 0, "PASS"),
+        (3, "gsm:reward >= baseline - 0.01", "point", 1, "FAIL"),
+        (3, "reward >= baseline - 0.01", "interval", 17, "INCONCLUSIVE"),
+        (30, "reward >= baseline - 0.01", "interval", 1, "FAIL"),
+        (3, "pass@1 >= 0.5", "point", 0, "PASS"),
+    ],
+)
+def test_gates_decide_a_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: int, gate: str, policy: str, status: int, word: str
+) -> None:
+    before = gsm(tmp_path / "a", {f"i{n}": [1.0] for n in range(100)})
+    after = gsm(tmp_path / "b", {f"i{n}": [float(n >= wrong)] for n in range(100)})
+    found = main(["compare", str(before), str(after), f"--gate={gate}", f"--gate-policy={policy}"])
+    assert found == status
+    assert f"gate {word}" in capsys.readouterr().out
+
+
+def test_a_gate_on_something_else_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """C109: a typo in a gate's name must not switch the gate off."""
+    run = str(gsm(tmp_path / "a", {"x": [1.0]}))
+    assert main(["compare", run, run, "--gate=gms:reward >= baseline"]) == 2
+    assert "no compared evaluation is named 'gms'" in capsys.readouterr().err
+    assert main(["compare", run, run, "--gate=gsm:pass@3 >= 0.5"]) == 2
