@@ -248,7 +248,7 @@ class Episode:
         return 0.0 if self.reward is None else self.reward
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Rollout:
     """What an item's test receives: its episodes together.
 
@@ -269,6 +269,10 @@ class Rollout:
     evaluation: str = ""
     started_at: float = 0.0
     duration_s: float = 0.0
+
+    def __repr__(self) -> str:
+        """Short: a failing assertion shows it, and the texts would fill the screen."""
+        return f"<Rollout of {self.item_id!r}: reward {self.reward:g}, {len(self.episodes)} episode(s)>"
 
     @property
     def reward(self) -> float:
