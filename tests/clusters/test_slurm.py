@@ -297,7 +297,8 @@ class TestNothingIsLeft:
 
 
 class TestInsideAnAllocation:
-    def test_steps_share_the_allocation_without_sharing_a_gpu(self) -> None:
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+    def test_steps_share_the_allocation_without_sharing_a_gpu(self, number: signal.Signals) -> None:
         words = ["salloc", "-Q", "-N2", "--gpus-per-node=8", "-c4", "--ntasks-per-node=1", sys.executable]
         words += [str(PROGRAMS / "slurm_owner.py"), str(cluster.SHARED / "within"), "3", "4", "10", *SERVER]
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as salloc:
@@ -307,7 +308,7 @@ class TestInsideAnAllocation:
                 assert len({(node, gpu) for _, node, gpus in told for gpu in gpus}) == 12
                 assert len(cluster.jobs()) == 1
                 children = Path(f"/proc/{salloc.pid}/task/{salloc.pid}/children").read_text().split()
-                os.kill(int(children[0]), signal.SIGKILL)
+                os.kill(int(children[0]), number)
                 nonces = [nonce for nonce, _, _ in told]
                 until(lambda: not processes.marked(nonces), "the servers' end", 5)
             finally:
