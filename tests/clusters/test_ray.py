@@ -21,11 +21,10 @@ import ray_cluster as cluster
 from standin.engine import StandinEngine
 from standin.tokens import ByteTokenizer
 from support.scheduler_contract import (
-    PROGRAMS,
-    PYTHON,
     SERVER,
     SLEEP,
     SchedulerContract,
+    family,
     nonce_at,
     shell,
     status_of,
@@ -237,9 +236,9 @@ class TestLosses:
         scheduler.stop([handle], grace_s=0.5)
         assert not processes.marked([place.nonce])
 
-    def test_a_server_goes_with_its_actor(self, scheduler: RayScheduler) -> None:
+    def test_a_server_goes_with_its_actor(self, scheduler: RayScheduler, tmp_path: Path) -> None:
         """The out-of-memory killer takes an actor, and Ray leaves its children."""
-        handle = scheduler.start(InstanceSpec("m/0", (*PYTHON, str(PROGRAMS / "family.py"), "/tmp/ray-family")))
+        handle = scheduler.start(family(tmp_path / "pids"))
         nonce = until_up(scheduler, handle).nonce
         until(lambda: len(cluster.servers(nonce, "family.py")) == 2, "the server and its daemon")
         os.kill(cluster.actor_of(nonce), signal.SIGKILL)
@@ -371,9 +370,11 @@ class TestConnecting:
         assert nonce_at(place.host, place.port) == place.nonce
         assert one._driver is not None
         mark = one._driver._mark
+        assert one._folder is not None
         assert len(processes.marked([mark])) > 3
         one.close()
         assert not processes.marked([mark, place.nonce])
+        assert not Path(one._folder.name).exists()
 
 
 @pytest.mark.timeout(180)

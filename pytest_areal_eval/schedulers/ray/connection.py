@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -92,8 +93,10 @@ class Connection:
         return answer["value"]
 
     def end(self) -> None:
-        """End the process, and with it all that it has started on the cluster."""
+        """Let the process leave the cluster, or end it; with it goes all that it has started there."""
         self._requests.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE_S)
         processes.end({self._mark: self._process}, GRACE_S)
 
     def _last_words(self) -> str:

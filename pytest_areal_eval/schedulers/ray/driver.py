@@ -15,7 +15,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,6 +54,8 @@ async def main() -> None:
     while packet := await asyncio.get_running_loop().sock_recv(requests, PACKET_BYTES):
         tasks.add(task := asyncio.create_task(answer(json.loads(packet))))
         task.add_done_callback(tasks.discard)
+    ray.shutdown()  # a cluster that was started here ends
+    os._exit(0)  # not through what is left of the tasks, whose last calls would start Ray anew
 
 
 class Cluster:
@@ -65,17 +66,18 @@ class Cluster:
         self._table: Mapping[str, Any] = {}
         self._read_at = -TABLE_S
 
-    async def connect(self, address: str, node_ip: str | None, runtime_env: dict[str, Any] | None) -> None:
+    async def connect(self, address: str, node_ip: str | None, folder: str, runtime_env: dict[str, Any] | None) -> None:
         """Join the cluster at ``address``, or start one here for ``local``.
 
         Args:
             address: ``host:port`` of the head.
             node_ip: this machine's own name in the cluster; None lets Ray find it.
+            folder: for the files of a cluster that is started here; a short path, since sockets lie in it.
             runtime_env: passed on to Ray.
         """
         options: dict[str, Any] = {"_node_ip_address": node_ip} if node_ip else {}
         if address == "local":
-            options = {"include_dashboard": False, "object_store_memory": 100_000_000}
+            options = {"include_dashboard": False, "object_store_memory": 100_000_000, "_temp_dir": folder}
         ray.init(address=address, runtime_env=runtime_env, log_to_driver=False, logging_level="ERROR", **options)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's own handler tidies up, and may hang without its head
         for module in (agent, node, supervise):
@@ -93,7 +95,7 @@ class Cluster:
                 "total": one["Resources"],
                 "free": free.get(one["NodeID"], {}),
             }
-            for one in ray.nodes()
+            for one in sorted(ray.nodes(), key=lambda node: str(node["NodeName"]))
         ]
 
     async def start(self, order: dict[str, Any]) -> str:
@@ -117,10 +119,6 @@ class Cluster:
         before = {key: dict(instance.facts) for key, instance in ending.items()}
         await asyncio.gather(*(instance.stop(grace_s) for instance in ending.values()))
         return before
-
-    async def close(self) -> None:
-        """Leave the cluster; one that was started here ends."""
-        ray.shutdown()
 
     def placement(self, key: str) -> str:
         """State of a placement group, from a table that is read a few times a second for all of them."""
@@ -255,5 +253,3 @@ def first_lines(error: BaseException, limit: int = 400) -> str:
 
 if __name__ == "__main__":
     asyncio.run(main())
-    sys.stderr.flush()
-    os._exit(0)  # Ray's threads have nothing left to say

@@ -11,6 +11,7 @@ import atexit
 import os
 import secrets
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -94,6 +95,7 @@ class RayScheduler:
         self._driver: Connection | None = None
         self._connecting = threading.Lock()
         self._connected = False
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._device = "GPU"
         self._instances: dict[Handle, _Instance] = {}
         self._attempts: Counter[str] = Counter()
@@ -195,9 +197,10 @@ class RayScheduler:
         try:
             if self._connected and self._driver.lives:
                 self.stop(list(self._instances))
-                self._driver.ask("close")
         finally:
             self._driver.end()
+            if self._folder is not None:
+                self._folder.cleanup()
 
     def _nodes(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._connection().ask("nodes")
@@ -214,9 +217,12 @@ class RayScheduler:
 
     def _connect(self, driver: Connection) -> None:
         limit_s = LOCAL_LIMIT_S if self._address == LOCAL else CONNECT_LIMIT_S
-        own = own_address(self._address)
+        where = {"address": self._address, "node_ip": own_address(self._address), "folder": ""}
+        if self._address == LOCAL:
+            self._folder = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True)
+            where["folder"] = self._folder.name
         try:
-            driver.ask("connect", limit_s, address=self._address, node_ip=own, runtime_env=self._runtime_env)
+            driver.ask("connect", limit_s, runtime_env=self._runtime_env, **where)
         except SchedulerError as error:
             driver.end()
             raise SchedulerError(
