@@ -20,6 +20,7 @@ from pytest_areal_eval.run import Run
 from pytest_areal_eval.runloop import CompletionOrder, completion_order_is_possible
 from pytest_areal_eval.session import EvaluationSession, Group, membership
 from pytest_areal_eval.stats import Gate, parse_gate, split_gate_option
+from pytest_areal_eval.termination import Termination
 from pytest_areal_eval.xdist import Owner
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Conclusion:
         self.board = Scoreboard()
         self.decided: list[Decided] = []
         self.owner: Owner | None = None
+        self._termination = Termination()
         run.rows = lambda: list(self.board.rows.values())
 
     def begin(self, session: pytest.Session) -> None:
@@ -49,6 +51,7 @@ class Conclusion:
         self.evaluations.adopt(session.items)
         if not self.evaluations.groups:
             return
+        self._termination.install()
         try:
             from pytest_areal_eval.backends import check_options
 
@@ -143,6 +146,12 @@ class Conclusion:
 
     def finish(self, session: pytest.Session) -> None:
         """Set the exit status, keep the cache right, close the run."""
+        try:
+            self._finish(session)
+        finally:
+            self._termination.restore()
+
+    def _finish(self, session: pytest.Session) -> None:
         if self.owner is not None:
             self.owner.close()
         failure = self.evaluations.engine_failure()

@@ -93,8 +93,9 @@ def test_a_killed_session_leaves_no_process_and_a_readable_journal(session: Sess
     session.write(suite(), conftest=standin_conftest(SLOW)).start()
     until(lambda: len(session.rows) > 10, "ten episodes", 30)
     session.send(number)
-    session.wait(20)
+    status = session.wait(20)
     took = session.leaves_nothing()
+    assert status == (pytest.ExitCode.INTERRUPTED if number == signal.SIGTERM else -signal.SIGKILL)
     assert took < 15
     assert all(row["status"] == "scored" for row in session.rows)
     assert session.run_json()["status"] in ("started", "finished")
