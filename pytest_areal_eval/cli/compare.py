@@ -30,6 +30,8 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("baseline", metavar="BASELINE", help="the run to compare with")
     parser.add_argument("run_name", metavar="RUN", nargs="?", default="latest", help="default: the newest")
+    parser.add_argument("--evaluation", metavar="NAME", help="only this one of RUN")
+    parser.add_argument("--against", metavar="NAME", help="its name in BASELINE, where that is another")
     parser.add_argument(
         "--flips", type=int, default=10, metavar="N", help="changed items to list (default: %(default)s)"
     )
@@ -48,7 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     before = load(arguments.baseline, arguments.results_dir)
     after = load(arguments.run_name, arguments.results_dir)
-    comparisons = compare_runs(before, after)
+    name, against = arguments.evaluation, arguments.against
+    comparisons = compare_runs(before, after, (against or name, name or against) if name or against else None)
     if arguments.json:
         print(json.dumps([asdict(c) for c in comparisons], indent=2))
     else:
@@ -69,7 +72,7 @@ def _decide(
     from pytest_areal_eval.report.comparison import baseline_of
     from pytest_areal_eval.stats import decide, split_gate_option
 
-    compared = [c.name for c in comparisons]
+    compared = {c.name: c.baseline_name for c in comparisons}
     for name, gate in map(split_gate_option, arguments.gate):
         names = [known for known in compared if name in ("*", known, known.partition("[")[0])]
         if not names:
@@ -77,7 +80,7 @@ def _decide(
                 f"--gate={name}:{gate}: no compared evaluation is named {name!r}", f"There are: {', '.join(compared)}."
             )
         for known in names:
-            mine, theirs = before.evaluations[known], after.evaluations[known]
+            mine, theirs = before.evaluations[compared[known]], after.evaluations[known]
             summary = replace(theirs.row, gates=[gate]).summary()
             reference = baseline_of(mine, theirs, before.name)
             partial = theirs.row.partial_reason()
@@ -93,7 +96,8 @@ def _say(c: Comparison, limit: int) -> None:
     from pytest_areal_eval.stats.power import minimal_detectable_effect, spread
 
     p = c.paired
-    say(f"\n{c.name}: {p.baseline:.4f} → {p.candidate:.4f} over {p.difference.n} shared items")
+    name = c.name if c.name == c.baseline_name else f"{c.baseline_name} → {c.name}"
+    say(f"\n{name}: {p.baseline:.4f} → {p.candidate:.4f} over {p.difference.n} shared items")
     if c.differs:
         say("  NOT A COMPARISON OF CHECKPOINTS, other things differ:")
     for text in [*c.differs, *c.remarks]:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from pytest_areal_eval.api import Episode
     from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun
 
+FAILING_SHOWN = 5
+"""Missed items that are listed where a gate did not hold: what was extracted often says more than the score."""
+
 
 def add(commands: Any) -> None:
     """Add the subcommand."""
@@ -38,9 +41,17 @@ def run(arguments: argparse.Namespace) -> int:
         _show_item(saved, evaluations, arguments.item)
     else:
         _show_table(saved, evaluations)
+        failing = [e for e in evaluations if e.name in _failed(saved)]
         if arguments.missed is not None:
             _show_missed(evaluations, arguments.missed)
+        elif failing:
+            _show_missed(failing, FAILING_SHOWN)
     return 0
+
+
+def _failed(saved: SavedRun) -> set[str]:
+    """Evaluations whose gates did not hold."""
+    return {gate["evaluation"] for gate in saved.info.get("gates", []) if gate["outcome"] in ("fail", "inconclusive")}
 
 
 def _show_table(saved: SavedRun, evaluations: Sequence[SavedEvaluation]) -> None:

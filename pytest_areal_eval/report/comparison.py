@@ -39,7 +39,8 @@ class Comparison:
     """One evaluation in two runs.
 
     Attributes:
-        name: the evaluation's.
+        name: the evaluation's in the candidate.
+        baseline_name: the evaluation's in the baseline: another where two models of one session are compared.
         paired: the difference over the items that both have.
         flips: items whose reward changed, the largest change first.
         differs: what makes it no comparison of two checkpoints, one line each.
@@ -49,6 +50,7 @@ class Comparison:
     """
 
     name: str
+    baseline_name: str
     paired: Paired
     flips: Sequence[Flip]
     differs: Sequence[str]
@@ -57,19 +59,28 @@ class Comparison:
     only_after: Sequence[str]
 
 
-def compare_runs(before: SavedRun, after: SavedRun) -> list[Comparison]:
+def compare_runs(before: SavedRun, after: SavedRun, pair: tuple[str, str] | None = None) -> list[Comparison]:
     """Compare every evaluation that both runs have.
+
+    Args:
+        before: the baseline.
+        after: the candidate; may be the same run, where ``pair`` names two of its evaluations.
+        pair: the evaluation in the baseline and the one in the candidate, where their names differ.
 
     Raises:
         UserError: they share no item.
     """
-    names = [name for name, e in after.evaluations.items() if _shared(before.evaluations.get(name), e)]
-    if not names:
+    wanted = [pair] if pair else [(name, name) for name in after.evaluations]
+    pairs = [
+        (a, b) for a, b in wanted if b in after.evaluations and _shared(before.evaluations.get(a), after.evaluations[b])
+    ]
+    if not pairs:
+        what = f" of {pair[0]} and {pair[1]}" if pair else ""
         raise UserError(
-            f"{before.name} and {after.name} share no item with all of its episodes",
+            f"{before.name} and {after.name} share no item{what} with all of its episodes",
             f"The first has {_names(before)}; the second {_names(after)}.",
         )
-    return [_compare(before, after, name) for name in names]
+    return [_compare(before, after, a, b) for a, b in pairs]
 
 
 def baseline_of(before: SavedEvaluation, after: SavedEvaluation, name: str) -> Baseline:
@@ -93,10 +104,11 @@ def baseline_of(before: SavedEvaluation, after: SavedEvaluation, name: str) -> B
     return Baseline(name, mine, differences)
 
 
-def _compare(first: SavedRun, second: SavedRun, name: str) -> Comparison:
-    before, after = first.evaluations[name], second.evaluations[name]
+def _compare(first: SavedRun, second: SavedRun, old: str, new: str) -> Comparison:
+    before, after = first.evaluations[old], second.evaluations[new]
     return Comparison(
-        name=name,
+        name=new,
+        baseline_name=old,
         paired=_paired(before, after),
         flips=_flips(before, after),
         differs=[*_data(before, after), *_settings(before, after), *_graders(first, second)],
@@ -165,7 +177,11 @@ def _remarks(first: SavedRun, second: SavedRun, before: SavedEvaluation, after: 
     digests = [
         [m.get("fingerprint", {}).get("digest") for m in run.info.get("models", {}).values()] for run in (first, second)
     ]
-    remarks = ["the same checkpoint: this is the noise of running it again"] if digests[0] == digests[1] != [] else []
+    remarks = (
+        ["the same checkpoint: this is the noise of running it again"]
+        if digests[0] == digests[1] != [] and first.path != second.path
+        else []
+    )
     if before.row.n_samples != after.row.n_samples:
         remarks.append(f"{before.row.n_samples} episodes an item against {after.row.n_samples}")
     return remarks

@@ -151,3 +151,19 @@ def test_a_gate_on_something_else_is_a_mistake(tmp_path: Path, capsys: pytest.Ca
     assert main(["compare", run, run, "--gate=gms:reward >= baseline"]) == 2
     assert "no compared evaluation is named 'gms'" in capsys.readouterr().err
     assert main(["compare", run, run, "--gate=gsm:pass@3 >= 0.5"]) == 2
+
+
+def test_two_models_of_one_session_are_compared_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models = {
+        "gsm[a]": [episode(f"i{n}", reward=float(n % 2)) for n in range(60)],
+        "gsm[b]": [episode(f"i{n}", reward=float(n % 8 > 0)) for n in range(60)],
+    }
+    run = str(write_run(tmp_path, models))
+    gate = "--gate=reward >= baseline + 0.1"
+    assert main(["compare", run, run, "--evaluation=gsm[b]", "--against=gsm[a]", gate]) == 0
+    out = capsys.readouterr().out
+    assert "gsm[a] → gsm[b]: 0.5000 → 0.8667" in out
+    assert "gate PASS  gsm[b]: reward - baseline +0.3667 >= +0.1" in out
+    assert "the same checkpoint" not in out
+    assert main(["compare", run, run, "--evaluation=gsm[c]"]) == 2
+    assert "share no item of gsm[c] and gsm[c]" in capsys.readouterr().err

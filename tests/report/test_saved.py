@@ -107,6 +107,21 @@ def test_show_prints_an_item_without_control_sequences(tmp_path: Path, capsys: p
     assert "\x1b" not in out
 
 
+def test_a_gate_that_failed_shows_five_missed_items(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """C45: a score that fell for a prompt's or a parser's fault is seen by what was extracted."""
+    from support.runs import episode, write_run
+
+    gates = [{"evaluation": "gsm", "gate": "reward >= 0.5", "outcome": "fail", "message": "reward 0.0000 < 0.5"}]
+    episodes = [episode(f"i{n}", extracted=f"answer {n}", gold=f"gold {n}") for n in range(7)]
+    folder = write_run(tmp_path, {"gsm": episodes}, info={"gates": gates})
+    main(["show", str(folder)])
+    out = capsys.readouterr().out
+    assert "7 of 7 items are below the pass mark" in out
+    assert "i4     0.000  scored  answer 4  gold 4" in out
+    assert "i5" not in out
+    assert "and 2 more: --missed=7" in out
+
+
 def test_a_mistake_is_one_line_and_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "nothing", f"--results-dir={tmp_path}"]) == 2
     assert capsys.readouterr().err.startswith("areal-eval show: there is no run 'nothing'")
