@@ -81,10 +81,11 @@ def _decide(
             )
         for known in names:
             mine, theirs = before.evaluations[compared[known]], after.evaluations[known]
-            summary = replace(theirs.row, gates=[gate]).summary()
-            reference = baseline_of(mine, theirs, before.name)
-            partial = theirs.row.partial_reason()
-            verdict = decide(gate, summary, partial_reason=partial, policy=arguments.gate_policy, baseline=reference)
+            row = replace(theirs.row, gates=[gate])
+            reference, partial = baseline_of(mine.row, row, before.name), row.partial_reason()
+            verdict = decide(
+                gate, row.summary(), partial_reason=partial, policy=arguments.gate_policy, baseline=reference
+            )
             print(
                 f"gate {verdict.outcome.upper():<5} {known}: {verdict.message}",
                 file=sys.stderr if arguments.json else None,

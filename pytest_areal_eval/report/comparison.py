@@ -6,15 +6,16 @@ two scores is no difference between two checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_areal_eval.api import Episode
 from pytest_areal_eval.errors import UserError
 from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun
+from pytest_areal_eval.report.scoreboard import Row
 from pytest_areal_eval.report.text import answer_of
-from pytest_areal_eval.stats import Baseline, Estimate, Summary
+from pytest_areal_eval.stats import Baseline, Estimate, ItemResult
 from pytest_areal_eval.stats.compare import Paired, difference_of, paired_difference
 
 _GRADING = ("reward_fn", "workflow", "pass_mark")
@@ -83,22 +84,31 @@ def compare_runs(before: SavedRun, after: SavedRun, pair: tuple[str, str] | None
     return [_compare(before, after, a, b) for a, b in pairs]
 
 
-def baseline_of(before: SavedEvaluation, after: SavedEvaluation, name: str) -> Baseline:
+def baselines(run: SavedRun) -> Callable[[Row], Baseline | None]:
+    """What finds a row's baseline in a saved run: the evaluation of its name, or None where that has none."""
+
+    def find(row: Row) -> Baseline | None:
+        before = run.evaluations.get(row.name)
+        return baseline_of(before.row, row, run.name) if before is not None and _common(before.row, row) else None
+
+    return find
+
+
+def baseline_of(before: Row, after: Row, name: str) -> Baseline:
     """What ``baseline`` means in the gates of ``after``; the differences are paired by item.
 
     Args:
         before: the evaluation in the baseline run.
-        after: the same in the run whose gates are decided.
+        after: the same in the run whose gates are decided; the two share an item.
         name: the baseline run's.
     """
-    mine, theirs = _summary_of(before, _shared(before, after)), after.row.summary()
+    shared = _common(before, after)
+    results = {item_id: before.results[item_id] for item_id in shared}
+    mine = replace(before, results=results, n_selected=len(results), gates=after.gates).summary()
     differences: dict[str, Estimate] = {"reward": _paired(before, after).difference}
-    for metric in sorted(set(mine.metrics) & set(theirs.metrics)):
-        changes = [
-            _metric(after.episodes[i], metric) - _metric(before.episodes[i], metric)
-            for i in _shared(before, after)
-            if all(metric in e.metrics for e in (*before.episodes[i], *after.episodes[i]))
-        ]
+    for metric in mine.metrics:
+        both = [(_metric(before.results[i], metric), _metric(after.results[i], metric)) for i in shared]
+        changes = [new - old for old, new in both if old is not None and new is not None]
         if changes:
             differences[metric] = difference_of(changes, agresti_min=False, bounded=False)
     return Baseline(name, mine, differences)
@@ -109,7 +119,7 @@ def _compare(first: SavedRun, second: SavedRun, old: str, new: str) -> Compariso
     return Comparison(
         name=new,
         baseline_name=old,
-        paired=_paired(before, after),
+        paired=_paired(before.row, after.row),
         flips=_flips(before, after),
         differs=[*_data(before, after), *_settings(before, after), *_graders(first, second)],
         remarks=_remarks(first, second, before, after),
@@ -119,12 +129,23 @@ def _compare(first: SavedRun, second: SavedRun, old: str, new: str) -> Compariso
 
 
 def _shared(before: SavedEvaluation | None, after: SavedEvaluation) -> list[str]:
-    return [] if before is None else [i for i in before.episodes if i in after.episodes]
+    return [] if before is None else _common(before.row, after.row)
 
 
-def _paired(before: SavedEvaluation, after: SavedEvaluation) -> Paired:
-    shared = _shared(before, after)
-    return paired_difference(*([[e.counted_reward for e in of.episodes[i]] for i in shared] for of in (before, after)))
+def _common(before: Row, after: Row) -> list[str]:
+    """Items with results in both."""
+    return [
+        i
+        for i, result in before.results.items()
+        if result.finished and i in after.results and after.results[i].finished
+    ]
+
+
+def _paired(before: Row, after: Row) -> Paired:
+    shared = _common(before, after)
+    return paired_difference(
+        *([[e.counted_reward for e in row.results[i].finished] for i in shared] for row in (before, after))
+    )
 
 
 def _flips(before: SavedEvaluation, after: SavedEvaluation) -> list[Flip]:
@@ -195,13 +216,9 @@ def _part(evaluation: SavedEvaluation, name: str) -> Mapping[str, Any]:
     return evaluation.described.get(name) or {}
 
 
-def _metric(episodes: Sequence[Episode], name: str) -> float:
-    return sum(e.metrics[name] for e in episodes) / len(episodes)
-
-
-def _summary_of(evaluation: SavedEvaluation, shared: Sequence[str]) -> Summary:
-    results = {item_id: evaluation.row.results[item_id] for item_id in shared}
-    return replace(evaluation.row, results=results, n_selected=len(results)).summary()
+def _metric(result: ItemResult, name: str) -> float | None:
+    values = [e.metrics[name] for e in result.finished if name in e.metrics]
+    return sum(values) / len(values) if values else None
 
 
 def _some(ids: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,9 +11,12 @@ import pytest
 
 from pytest_areal_eval.errors import ConfigError
 from pytest_areal_eval.report.scoreboard import Row, Scoreboard
-from pytest_areal_eval.stats import Gate, Verdict, decide
+from pytest_areal_eval.stats import Baseline, Gate, Verdict, decide
+from pytest_areal_eval.stats.verdicts import Policy
 
 Outcome = Literal["passed", "failed", "skipped"]
+UNDECIDED = ("skip", "inconclusive")
+"""Verdicts that are neither for nor against the checkpoint; such a gate is a skipped test, whatever was expected."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +33,22 @@ class Decided:
         return self.verdict.to_dict(self.row.name)
 
 
-def decide_gates(session: pytest.Session, board: Scoreboard, *, even_partial: bool) -> list[Decided]:
+def decide_gates(
+    session: pytest.Session,
+    board: Scoreboard,
+    *,
+    even_partial: bool,
+    policy: Policy = "point",
+    baseline: Callable[[Row], Baseline | None] = lambda row: None,
+) -> list[Decided]:
     """Decide every gate of every evaluation that was selected, and report each as a test.
 
     Args:
         session: where the reports go.
         board: the results.
         even_partial: decide on a chosen part of an evaluation too.
+        policy: decide by the value or by its interval.
+        baseline: finds what ``baseline`` means in an evaluation's gates.
     """
     decided = []
     for row in board.rows.values():
@@ -44,7 +57,8 @@ def decide_gates(session: pytest.Session, board: Scoreboard, *, even_partial: bo
             assert summary is not None
             partial = None if even_partial else row.partial_reason()
             try:
-                verdict = decide(gate, summary, partial_reason=partial)
+                reference = baseline(row) if gate.from_baseline else None
+                verdict = decide(gate, summary, partial_reason=partial, policy=policy, baseline=reference)
             except ConfigError as error:
                 verdict = Verdict(gate, "fail", None, None, summary.n_items, str(error))
             found = Decided(f"{row.key}::gate[{gate}]", row, verdict, row.xfail_reason)
@@ -84,14 +98,14 @@ def _phase(found: Decided, location: Any, when: Any) -> pytest.TestReport:
         duration=0.0,
         user_properties=_properties(found.verdict),
     )
-    if when == "call" and found.expected_failure is not None and found.verdict.outcome != "skip":
+    if when == "call" and found.expected_failure is not None and found.verdict.outcome not in UNDECIDED:
         report.wasxfail = found.expected_failure
     return report
 
 
 def _outcome(found: Decided) -> tuple[Outcome, Any]:
     verdict = found.verdict
-    if verdict.outcome == "skip":
+    if verdict.outcome in UNDECIDED:
         return "skipped", (found.row.file, 0, f"Skipped: {verdict.message}")
     if verdict.outcome == "pass":
         return "passed", None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from support.runs import episode, write_run
 
 from pytest_areal_eval.cli import main
-from pytest_areal_eval.report.comparison import baseline_of, compare_runs
+from pytest_areal_eval.report.comparison import baselines, compare_runs
 from pytest_areal_eval.report.saved import read_run
 from pytest_areal_eval.stats import decide, parse_gate
 
@@ -116,12 +117,13 @@ def test_runs_that_share_nothing_are_refused(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_gates_are_decided_on_the_paired_difference(tmp_path: Path) -> None:
-    before = read_run(gsm(tmp_path / "a", {f"i{n}": [1.0] for n in range(50)})).evaluations["gsm"]
-    after = read_run(gsm(tmp_path / "b", {f"i{n}": [float(n > 1)] for n in range(50)})).evaluations["gsm"]
-    reference = baseline_of(before, after, "a")
-    verdict = decide(parse_gate("reward >= baseline - 0.02"), after.row.summary(), baseline=reference)
+    before = read_run(gsm(tmp_path / "a", {f"i{n}": [1.0] for n in range(50)}))
+    after = read_run(gsm(tmp_path / "b", {f"i{n}": [float(n > 1)] for n in range(50)})).evaluations["gsm"].row
+    reference = baselines(before)(after)
+    assert baselines(before)(replace(after, name="other")) is None
+    verdict = decide(parse_gate("reward >= baseline - 0.02"), after.summary(), baseline=reference)
     assert verdict.message.startswith("reward - baseline -0.0400 < -0.02 (reward 0.9600, baseline a, n=50")
-    turns = decide(parse_gate("turns >= baseline"), after.row.summary(), baseline=reference)
+    turns = decide(parse_gate("turns >= baseline"), after.summary(), baseline=reference)
     assert turns.outcome == "fail"
 
 
