@@ -107,6 +107,13 @@ def order(text: str) -> str:
     return text
 
 
+def gate_policy(text: str) -> str:
+    """How gates are decided."""
+    if text not in ("point", "interval"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not point or interval")
+    return text
+
+
 def scheduler_name(text: str) -> str:
     """One of the schedulers."""
     if text not in ("local", "ray", "slurm"):
@@ -224,11 +231,18 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "gate",
-        "One more condition, such as 'test_gsm8k:reward >= 0.7'; without NAME: it holds for all; may be "
+        "One more condition, such as 'test_gsm8k:reward >= 0.7'; without NAME it holds for all; may be "
         "given several times",
         kind="list",
         metavar="[NAME:]COND",
     ),
+    Option(
+        "gate-policy",
+        "Decide gates by the value (point, the default) or by its 95 % interval: then a gate may be inconclusive",
+        gate_policy,
+        metavar="POLICY",
+    ),
+    Option("baseline", "The run that 'baseline' means in gates such as 'reward >= baseline - 0.01'", metavar="RUN"),
     Option("gate-partial", "Decide gates on a chosen part of an evaluation too", kind="flag"),
     Option("replay", "Score the completions of a JSONL file (by id or index); no model is run", metavar="FILE"),
     Option("results-dir", "Where runs are kept (default: eval-results)", metavar="DIR"),
@@ -286,6 +300,18 @@ def translate_short_spellings(args: list[str], parser: pytest.Parser) -> list[st
         return args
     end = args.index("--") if "--" in args else len(args)
     return [_translated(arg, free) for arg in args[:end]] + args[end:]
+
+
+def values_apart(typed: Sequence[str], translated: Sequence[str]) -> list[tuple[str, str]]:
+    """Options of ours, as typed, whose value is the next word, with it.
+
+    Args:
+        typed: the command line.
+        translated: the same from :func:`translate_short_spellings`.
+    """
+    valued = {option.long for option in OPTIONS if option.kind != "flag"}
+    names = zip(typed, _before_double_dash(translated), typed[1:], strict=False)
+    return [(name, value) for name, long, value in names if long in valued]
 
 
 def read_settings(config: pytest.Config) -> Settings:

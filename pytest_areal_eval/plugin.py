@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_areal_eval.fixtures import areal_model, controller, engine, item, rollout, scheduler
-from pytest_areal_eval.options import Settings, add_options, read_settings, translate_short_spellings
+from pytest_areal_eval.options import Settings, add_options, read_settings, translate_short_spellings, values_apart
 
 if TYPE_CHECKING:
     from pytest_areal_eval.conclusion import Conclusion
@@ -38,6 +38,11 @@ def pytest_load_initial_conftests(
     translated = translate_short_spellings(args, parser)
     if translated is not args:  # "--model DIR": DIR is a value and no place to look for conftests
         early_config.known_args_namespace.file_or_dir = parser.parse_known_args(translated).file_or_dir
+    apart = values_apart(args, translated)
+    if apart:
+        from pytest_areal_eval.rootdir import refuse_moved_rootdir
+
+        refuse_moved_rootdir(early_config, apart)
     result = yield
     args[:] = translate_short_spellings(args, parser)  # again: a conftest may have taken a short spelling
     return result

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -151,6 +153,37 @@ def test_a_value_that_looks_like_a_path_is_no_place_to_collect_from(suite: Suite
     (made.path / "ckpt" / "test_trap.py").write_text("def test_trap(): assert 0")
     assert settings_of(made, "--model", "ckpt", "test_evals.py")["given"] == {"model": ["ckpt"]}
     made.runpytest("--areal-model", "ckpt", "test_evals.py").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(("spelling", "places"), [("--model", ("evals",)), ("--areal-model", ())])
+def test_a_checkpoint_beside_the_suite_does_not_bring_its_own_settings(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch, spelling: str, places: tuple[str, ...]
+) -> None:
+    """pytest looks for its ini file beside every path that it is given, also beside an option's value."""
+    top = suite(source=SHOW).path
+    (top / "tox.ini").unlink()
+    (top / "project" / "evals").mkdir(parents=True)
+    (top / "test_evals.py").rename(top / "project" / "evals" / "test_evals.py")
+    (top / "lab" / "ckpt").mkdir(parents=True)
+    (top / "lab" / "pytest.ini").write_text("[pytest]\n")
+    monkeypatch.chdir(top / "project")
+    arguments = ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:asyncio", *places]
+    refused = run_here(*arguments, spelling, "../lab/ckpt")
+    assert refused.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"Write {spelling}=../lab/ckpt" in refused.stderr
+    assert run_here(*arguments, f"{spelling}=../lab/ckpt").returncode == pytest.ExitCode.OK
+    assert run_here(*arguments, "--rootdir=.", spelling, "../lab/ckpt").returncode == pytest.ExitCode.OK
+    (top / "lab" / "pytest.ini").unlink()
+    refused = run_here(*arguments, spelling, "../lab/ckpt")  # else the rootdir is what the two have in common
+    assert refused.returncode == pytest.ExitCode.USAGE_ERROR
+    (top / "project" / "pytest.ini").write_text("[pytest]\n")
+    harmless = run_here(*arguments, spelling, "../lab/ckpt") if places else None
+    assert harmless is None or harmless.returncode == pytest.ExitCode.OK
+
+
+def run_here(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest in a process of its own: pytester's own options would set the rootdir."""
+    return subprocess.run([sys.executable, "-m", "pytest", *arguments], capture_output=True, text=True, timeout=60)
 
 
 def test_addopts_may_hold_our_options(suite: Suite) -> None:
