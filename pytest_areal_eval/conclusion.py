@@ -5,7 +5,7 @@ Invariant: nothing here turns a failed session into a passed one; 16 means that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,17 +16,21 @@ from pytest_areal_eval.report.live import LiveLine
 from pytest_areal_eval.report.scoreboard import Row, Scoreboard
 from pytest_areal_eval.report.text import printable
 from pytest_areal_eval.resolution import samples_of, sampling_of
-from pytest_areal_eval.run import Run
+from pytest_areal_eval.run import DEFAULT_RESULTS_DIR, Run
 from pytest_areal_eval.runloop import CompletionOrder, completion_order_is_possible
-from pytest_areal_eval.session import EvaluationSession, Group, membership
+from pytest_areal_eval.session import EvaluationSession, Group
 from pytest_areal_eval.stats import Gate, parse_gate, split_gate_option
 from pytest_areal_eval.termination import Termination
 from pytest_areal_eval.xdist import Owner
 
 if TYPE_CHECKING:
     from pytest_areal_eval.controller import Event
+    from pytest_areal_eval.options import Settings
+    from pytest_areal_eval.options import Settings
+    from pytest_areal_eval.stats.verdicts import Baseline
 
 EXIT_ENGINE = 16
+EXIT_INCONCLUSIVE = 17
 
 
 class Conclusion:
@@ -40,6 +44,7 @@ class Conclusion:
         self.decided: list[Decided] = []
         self.owner: Owner | None = None
         self._termination = Termination()
+        self._baseline: Callable[[Row], Baseline | None] = lambda row: None
         run.rows = lambda: list(self.board.rows.values())
 
     def begin(self, session: pytest.Session) -> None:
@@ -57,6 +62,7 @@ class Conclusion:
 
             _refuse_doubled_runs(self.config)
             check_options(self.evaluations.settings)
+            self._baseline = _baselines(self.config, self.evaluations.settings)
             optional = [split_gate_option(text) for text in self.evaluations.settings.get("gate", [])]
             for group in self.evaluations.groups.values():
                 self.board.add(_row(group, self.evaluations, optional))
@@ -80,17 +86,7 @@ class Conclusion:
         if not settings.get("replay"):
             lines += [f"  {line}" for model in settings.get("model", []) if (line := unused_defaults(settings, model))]
         for group in groups:
-            sampling = sampling_of(group, settings)
-            how = "greedy" if sampling.greedy else f"temperature {sampling.temperature:g}, top_p {sampling.top_p:g}"
-            lines.append(
-                f"  {group.name}: {len(group.items)} of {len(group.plan.ids)} items x {samples_of(group, settings)}, "
-                f"{how}, at most {sampling.max_new_tokens} new tokens, data {group.plan.data.content_hash[:8]}"
-            )
-            lines += [
-                f"    {doubt}"
-                for gate in self.board.rows[group.key].gates
-                if (doubt := gate.doubt(samples_of(group, settings)))
-            ]
+            lines += _header_of(group, self.board.rows[group.key].gates, settings)
         return [printable(line) for line in lines]
 
     def run_loop(self, session: pytest.Session) -> bool | None:
@@ -116,21 +112,27 @@ class Conclusion:
             return
         if self.owner is not None:  # its rows came from the workers, during the loop
             self.expect_gates(session)
-        even_partial = bool(self.evaluations.settings.get("gate-partial", False))
-        self.decided = decide_gates(session, self.board, even_partial=even_partial)
+        settings = self.evaluations.settings
+        self.decided = decide_gates(
+            session,
+            self.board,
+            even_partial=bool(settings.get("gate-partial", False)),
+            policy=settings.get("gate-policy", "point"),
+            baseline=self._baseline,
+        )
 
     def print(self, reporter: pytest.TerminalReporter) -> None:
         """The table, the gates, what happened to the engine, and where the run is."""
         rows = self.board.with_results()
         failure = self.evaluations.engine_failure()
         if failure is not None:
-            reporter.section(f"areal-eval: {type(failure).__name__}", red=True)
+            reporter.write_sep("=", f"areal-eval: {type(failure).__name__}", red=True)
             reporter.write_line(printable(str(failure)))
         if self.config.option.verbose < -1 or not (rows or self.decided):
             return
         from pytest_areal_eval.report.table import summary_lines
 
-        reporter.section("areal-eval")
+        reporter.write_sep("=", "areal-eval")
         if rows:
             width = self.config.get_terminal_writer().fullwidth if reporter.isatty else None
             for line in summary_lines(rows, width):
@@ -157,6 +159,9 @@ class Conclusion:
         failure = self.evaluations.engine_failure()
         if failure is not None:
             session.exitstatus = _exit_status_of(failure)
+        inconclusive = any(found.verdict.outcome == "inconclusive" for found in self.decided)
+        if inconclusive and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = EXIT_INCONCLUSIVE
         if self.run.worker is None:
             _remember_missed(self.config, self.board, [found.nodeid for found in self.decided])
         summaries = [row.summary() for row in self.board.with_results()]
@@ -175,6 +180,22 @@ def _exit_status_of(failure: ArealEvalError) -> int:
     if isinstance(failure, EngineStartError | EngineLost):
         return EXIT_ENGINE
     return pytest.ExitCode.USAGE_ERROR if isinstance(failure, UserError) else pytest.ExitCode.INTERNAL_ERROR
+
+
+def _baselines(config: pytest.Config, settings: Settings) -> Callable[[Row], Baseline | None]:
+    """What ``baseline`` means in gates: the run of ``--baseline``.
+
+    Raises:
+        UserError: there is no such run.
+    """
+    wanted = settings.get("baseline")
+    if wanted is None:
+        return lambda row: None
+    from pytest_areal_eval.report.comparison import baselines
+    from pytest_areal_eval.report.saved import find_run, read_run
+
+    results_dir = config.invocation_params.dir / settings.get("results-dir", DEFAULT_RESULTS_DIR)
+    return baselines(read_run(find_run(wanted, results_dir)))
 
 
 def own_workers(config: pytest.Config, conclusion: Conclusion) -> Owner:
@@ -207,6 +228,22 @@ def regroup(items: Sequence[pytest.Item]) -> list[pytest.Item]:
         key = (item.nodeid[: item.nodeid.rfind(param.id)], id(plan)) if plan is not None and param is not None else item
         blocks.setdefault(key, []).append(item)
     return [item for block in blocks.values() for item in block]
+
+
+def _header_of(group: Group, gates: Sequence[Gate], settings: Settings) -> list[str]:
+    """An evaluation's items and sampling, and what can be said against them before anything runs."""
+    sampling, n_samples = sampling_of(group, settings), samples_of(group, settings)
+    how = "greedy" if sampling.greedy else f"temperature {sampling.temperature:g}, top_p {sampling.top_p:g}"
+    how += f", at most {sampling.max_new_tokens} new tokens"
+    recorded = settings.get("replay") is not None
+    doubts = [doubt for gate in gates if (doubt := gate.doubt(n_samples))]
+    if sampling.greedy and n_samples > 1 and not recorded:
+        doubts.append(f"greedy: an item's {n_samples} answers are the same one; give a temperature to have them differ")
+    return [
+        f"  {group.name}: {len(group.items)} of {len(group.plan.ids)} items x {n_samples}, "
+        f"{'as recorded' if recorded else how}, data {group.plan.data.content_hash[:8]}",
+        *(f"    {doubt}" for doubt in doubts),
+    ]
 
 
 def _row(group: Group, evaluations: EvaluationSession, optional: list[tuple[str, Gate]]) -> Row:
@@ -257,7 +294,7 @@ def _gate_lines(decided: Sequence[Decided], board: Scoreboard) -> list[tuple[str
         "pass": ("PASS", "green"),
         "fail": ("FAIL", "red"),
         "skip": ("SKIP", "yellow"),
-        "inconclusive": ("????", "yellow"),
+        "inconclusive": ("INCONCLUSIVE", "yellow"),
     }
     lines = []
     for found in decided:
@@ -299,6 +336,3 @@ def _relative(path: Any, config: pytest.Config) -> str:
         return str(path.relative_to(config.invocation_params.dir))
     except ValueError:
         return str(path)
-
-
-__all__ = ["Conclusion", "membership", "regroup"]

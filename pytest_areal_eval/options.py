@@ -318,8 +318,8 @@ def read_settings(config: pytest.Config) -> Settings:
     """Collect what was typed and what the ini file says.
 
     Raises:
-        pytest.UsageError: a value does not parse, or one checkpoint is named twice; the message names the option as it
-            was typed, or the ini key.
+        pytest.UsageError: a value does not parse, options exclude each other, or one checkpoint is named twice; the
+            message names the option as it was typed, or the ini key.
     """
     given: dict[str, Any] = {}
     ini: dict[str, Any] = {}
@@ -331,6 +331,8 @@ def read_settings(config: pytest.Config) -> Settings:
             ini[option.name] = written
     settings = Settings(given, ini)
     _refuse_same_model(settings.get("model", []))
+    if given.get("greedy") and given.get("temperature"):
+        raise pytest.UsageError(f"--greedy and --temperature={given['temperature']:g} exclude each other; give one")
     return settings
 
 

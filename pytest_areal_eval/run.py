@@ -6,7 +6,6 @@ journal before anyone hears of it.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 
 from pytest_areal_eval.errors import ConfigError, JournalError, UserError
 from pytest_areal_eval.resolution import samples_of, sampling_of
-from pytest_areal_eval.session import EvaluationSession
+from pytest_areal_eval.session import EvaluationSession, membership
 
 if TYPE_CHECKING:
     from pytest_areal_eval.api import Episode
@@ -85,6 +84,7 @@ class Run:
         self._journal = Journal.open(self.folder.path)
         self._info = self._describe() | {"evaluations": evaluations or self.describe_evaluations()}
         self.folder.write_run(self._info)
+        self._write_items(self.folder.path)
 
     def _join(self, worker: Worker) -> None:
         """On an xdist worker: write into the owner's folder, to a file of one's own."""
@@ -98,6 +98,17 @@ class Run:
         self.answer = worker.ask({"rows": rows, "model": model, "evaluations": described, "refused": refused})
         self.folder = RunFolder(Path(self.answer["run"]))
         self._journal = Journal.open(self.folder.path, worker.name)
+        if worker.is_first:
+            self._write_items(self.folder.path, worker.name)
+
+    def _write_items(self, folder: Path, writer: str = "") -> None:
+        """Keep each item's hash and short columns beside the episodes, for reports and comparisons."""
+        from pytest_areal_eval.journal.items import write_items
+
+        for group in self.evaluations.groups.values():
+            params = [param for found in map(membership, group.items) if found is not None for param in found[1:]]
+            rows = ((param.id, group.plan.data.records[param.index]) for param in params)
+            write_items(folder, group.name, rows, writer=writer)
 
     def log_dir(self) -> Path:
         """Where the servers' own logs go."""
@@ -185,7 +196,7 @@ class Run:
             "schema": SCHEMA,
             "status": "started",
             "started_at": self.started_at,
-            "command_line": command_line([Path(sys.argv[0]).name, *self.config.invocation_params.args]),
+            "command_line": command_line(["pytest", *self.config.invocation_params.args]),
             "settings": {"given": dict(settings.given), "ini": dict(settings.ini)},
             "git": git_state(self.config.rootpath),
             "versions": versions(),
@@ -208,6 +219,8 @@ class Run:
         own = f"{function.__module__}.{function.__qualname__}"
         return {
             "node": group.key,
+            "model": group.model,
+            "gates": [str(gate) for row in self.rows() if row.key == group.key for gate in row.gates],
             "dataset": dataset_identity(group.plan.data),
             "n_selected": len(group.items),
             "n_planned": len(group.plan.selected),

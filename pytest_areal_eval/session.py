@@ -110,7 +110,6 @@ class EvaluationSession:
         self.settings = settings
         self.planner = Planner(settings, config.invocation_params.dir)
         self.groups: dict[str, Group] = {}
-        self.current: pytest.Item | None = None
         self.on_episode: Callable[[Episode], None] | None = None
         self.open_run: Callable[[], object] = lambda: None
         self.runs_here: Callable[[pytest.Item], bool] = lambda item: True
@@ -243,7 +242,8 @@ class EvaluationSession:
         surplus = sum(max(count - n_samples, 0) for count in found)
         if surplus:
             self.notes.append(
-                f"{group.name}: {surplus} recorded completions were not scored, more than --n-samples={n_samples} an item"
+                f"{group.name}: {surplus} recorded completions were not scored, "
+                f"more than --n-samples={n_samples} an item"
             )
         missing = [p for p, count in zip(params, found, strict=True) if count < n_samples]
         if missing:

@@ -1,7 +1,8 @@
 """SIGTERM as Ctrl-C: jobs are cancelled at once, the partial table is printed, the run is closed.
 
-Python's default would end pytest on the spot.  Servers on this machine end with it all the same; jobs of a cluster would
-wait for their lease.  Installed only for sessions with evaluations, in the main thread, where nobody else has a handler.
+Python's default would end pytest on the spot.  Servers on this machine end with it all the same; jobs of a cluster
+would wait for their lease.  Installed only for sessions with evaluations, in the main thread, where nobody else has a
+handler.
 """
 
 from __future__ import annotations

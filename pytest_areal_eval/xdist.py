@@ -136,6 +136,7 @@ class Worker:
         self.folder = Path(given["folder"])
         self.name = str(getattr(config, "workerinput", {})["workerid"])
         self.workers = int(given["workers"])
+        self.is_first = self.name == "gw0"
         self._scope = SCOPES.get(given["mode"])
         self._at_hand: pytest.Item | None = None
         self._next: pytest.Item | None = None

@@ -191,3 +191,28 @@ def test_the_run_folder_holds_every_episode_and_the_numbers(suite: Suite, journa
     assert run["status"] == "finished"
     assert run["evaluations"]["test_gsm"]["summary"]["n_items"] == 6
     assert run["gates"][0]["outcome"] == "pass"
+
+
+def test_an_inconclusive_gate_is_skipped_and_the_exit_status_is_17(suite: Suite) -> None:
+    """C40: a threshold inside the interval is no verdict."""
+    result = suite(rows=6, more=', gates=["reward >= 0.6"]').runpytest("--gate-policy=interval", "-rs")
+    assert result.ret == 17
+    result.stdout.fnmatch_lines(["gate INCONCLUSIVE *the 95 % interval is*"])
+
+
+def test_a_gate_against_a_baseline_pairs_the_items_of_that_run(suite: Suite) -> None:
+    made = suite(rows=6)
+    made.runpytest()
+    first = next((made.path / "eval-results").glob("2*"))
+    gate = ("--gate", "reward >= baseline - 0.01", f"--baseline={first.name}")
+    assert made.runpytest(*gate).ret == pytest.ExitCode.OK
+    made.makepyfile(test_evals=(made.path / "test_evals.py").read_text().replace("completions == str(answer)", "False"))
+    worse = made.runpytest(*gate)
+    assert worse.ret == pytest.ExitCode.TESTS_FAILED
+    worse.stdout.fnmatch_lines(["gate FAIL *reward 0.0000 < *"])
+
+
+def test_an_unknown_baseline_is_refused_before_anything_runs(suite: Suite) -> None:
+    result = suite(rows=2).runpytest("--gate", "reward >= baseline", "--baseline=yesterday")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*yesterday*"])
