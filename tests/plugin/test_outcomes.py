@@ -206,8 +206,7 @@ def test_a_gate_against_a_baseline_pairs_the_items_of_that_run(suite: Suite) -> 
     first = next((made.path / "eval-results").glob("2*"))
     gate = ("--gate", "reward >= baseline - 0.01", f"--baseline={first.name}")
     assert made.runpytest(*gate).ret == pytest.ExitCode.OK
-    made.makepyfile(test_evals=(made.path / "test_evals.py").read_text().replace("completions == str(answer)", "False"))
-    worse = made.runpytest(*gate)
+    worse = suite(rows=6, rule="return 'wrong'").runpytest(*gate)
     assert worse.ret == pytest.ExitCode.TESTS_FAILED
     worse.stdout.fnmatch_lines(["gate FAIL *reward 0.0000 < *"])
 
