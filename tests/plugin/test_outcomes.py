@@ -208,7 +208,7 @@ def test_a_gate_against_a_baseline_pairs_the_items_of_that_run(suite: Suite) -> 
     assert made.runpytest(*gate).ret == pytest.ExitCode.OK
     worse = suite(rows=6, rule="return 'wrong'").runpytest(*gate)
     assert worse.ret == pytest.ExitCode.TESTS_FAILED
-    worse.stdout.fnmatch_lines(["gate FAIL *reward 0.0000 < *"])
+    worse.stdout.fnmatch_lines(["gate FAIL *reward - baseline -0.6667 < -0.01*"])
 
 
 def test_an_unknown_baseline_is_refused_before_anything_runs(suite: Suite) -> None:
