@@ -280,7 +280,7 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup(GROUP, "evaluation of language-model checkpoints (areal-eval)")
     for option in OPTIONS:
         also = f" (also {option.spelling})" if option.short else ""
-        attrs: dict[str, Any] = {"dest": option.dest, "default": None, "help": option.help + also}
+        attrs: dict[str, Any] = {"dest": option.dest, "default": None, "help": (option.help + also).replace("%", "%%")}
         if option.kind == "flag":
             attrs |= {"action": "store_true"}
         else:
@@ -327,7 +327,7 @@ def read_settings(config: pytest.Config) -> Settings:
         typed, written = config.getoption(option.dest, None), _ini_value(config, option)
         if typed not in (None, []):
             given[option.name] = _typed_value(config, option, typed)
-        if written not in (None, "", [], False):
+        if written is not False and written not in (None, "", []):  # but 0 is something
             ini[option.name] = written
     settings = Settings(given, ini)
     _refuse_same_model(settings.get("model", []))
