@@ -26,7 +26,6 @@ from pytest_areal_eval.xdist import Owner
 if TYPE_CHECKING:
     from pytest_areal_eval.controller import Event
     from pytest_areal_eval.options import Settings
-    from pytest_areal_eval.options import Settings
     from pytest_areal_eval.stats.verdicts import Baseline
 
 EXIT_ENGINE = 16

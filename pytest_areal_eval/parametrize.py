@@ -39,7 +39,6 @@ class Plan:
         selected: indices that the limit and the shard leave.
         strict: whether the body's assertions decide.
         shard: the shard that was asked for, if any.
-        golds_wrong: golds that do not verify against themselves, for the summary.
     """
 
     spec: EvaluationSpec
@@ -226,7 +225,9 @@ def _check_golds(spec: EvaluationSpec, dataset: LoadedDataset) -> None:
             wrong.append(f"  {dataset.where(index)}: {reason}")
     if wrong:
         more = [f"  … and {len(wrong) - 5} more"] if len(wrong) > 5 else []
+        several = f"{len(wrong)} gold answers do not verify against themselves:"
+        said = "1 gold answer does not verify against itself:" if len(wrong) == 1 else several
         raise ConfigError(
-            "\n".join([f"{len(wrong)} gold answers do not verify against themselves:", *wrong[:5], *more]),
+            "\n".join([said, *wrong[:5], *more]),
             "Correct the dataset, give answer= a function that extracts the gold, or set check_gold=False.",
         )

@@ -110,7 +110,7 @@ def _parse(text: str, where: str) -> Any:
     try:
         return _JSON.decode(text)
     except (ValueError, RecursionError) as error:
-        reason = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+        reason = f"{error.msg} at column {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
         torn = "" if text.endswith("\n") else "; it is the last line and may be torn: was the file written to its end?"
         raise DatasetError(
             f"{where}: not valid JSON: {reason}{torn}", "Write one complete JSON object on each line."

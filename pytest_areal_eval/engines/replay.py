@@ -97,8 +97,10 @@ class ReplayEngine:
 def _read(path: Path) -> Iterator[tuple[Key, list[Recorded]]]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DatasetError(f"--replay={path}: cannot be read: {error}") from error
+    except OSError as error:
+        raise DatasetError(f"--replay={path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"--replay={path}: is no text: {error}", "Give a JSONL file, encoded in UTF-8.") from error
     rows = 0
     for number, line in enumerate(lines, 1):
         if line.strip():

@@ -97,7 +97,7 @@ EXITS = "def load():\n    raise SystemExit(3)\n"
         ),
         (
             evaluated('[{"question": "q", "answer": "none"}], reward_fn="pytest_areal_eval.rewards.gsm8k_reward_fn"'),
-            ["1 gold answers do not verify*", "row 0: the gold answer 'none' has no number", "*check_gold=False*"],
+            ["1 gold answer does not verify against itself:", "row 0: the gold answer 'none'*", "*check_gold=False*"],
         ),
     ],
 )

@@ -29,7 +29,7 @@ VALUES: list[tuple[str, str, Any]] = [
     ("limit", "200", 200),
     ("shard", "2/3", [2, 3]),
     ("n-samples", "4", 4),
-    ("temperature", "0.7", 0.7),
+    ("temperature", "0", 0.0),
     ("top-p", "0.95", 0.95),
     ("top-k", "40", 40),
     ("max-new-tokens", "64", 64),
@@ -111,6 +111,19 @@ def test_precedence_is_builtin_ini_decorator_command_line(suite: Suite) -> None:
     decorated.runpytest().stdout.fnmatch_lines(["*x 3, temperature 0.5*"])
     decorated.runpytest("--temperature=0.9", "--n-samples=4").stdout.fnmatch_lines(["*x 4, temperature 0.9*"])
     decorated.runpytest("--greedy").stdout.fnmatch_lines(["*x 3, greedy*"])
+
+
+def test_options_that_exclude_each_other_are_refused(suite: Suite) -> None:
+    made = suite(rows=1)
+    result = made.runpytest("--greedy", "--temperature=0.7")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --greedy and --temperature=0.7 exclude each other; give one"])
+    made.runpytest("--greedy", "--temperature=0").stdout.fnmatch_lines(["*x 1, greedy*"])
+
+
+def test_several_greedy_samples_are_questioned_before_they_run(suite: Suite) -> None:
+    result = suite(rows=1).runpytest("--greedy", "--n-samples=4")
+    result.stdout.fnmatch_lines(["*x 4, greedy*", "*greedy: an item's 4 answers are the same one; give a temperature*"])
 
 
 def test_help_has_a_group_that_explains_each_option(suite: Suite) -> None:

@@ -104,6 +104,7 @@ def test_csv_values_stay_text() -> None:
         ("x.jsonl", JSONL + '{"id": "c", "ques', "x.jsonl:3: not valid JSON: Unterminated string"),
         ("x.jsonl", JSONL + '{"id": "c", "ques', "may be torn"),
         ("x.jsonl", '{"a": 1}\n[1, 2]\n', "x.jsonl:2: a record must be a mapping"),
+        ("x.jsonl", '{"a": 1\n', "x.jsonl:1: not valid JSON: Expecting ',' delimiter at column 9"),
         ("x.jsonl", '{"a": 1} {"a": 2}\n', "x.jsonl:1: not valid JSON: Extra data"),
         ("x.jsonl", '{"a": 1}\n\n{"a": 2}\n', "x.jsonl:2: the line is blank"),
         ("x.jsonl", '{"a": 1}\n{"a": NaN}\n', "x.jsonl:2: not valid JSON: NaN is not JSON"),
