@@ -82,6 +82,7 @@ class Conclusion:
 
         what = "replay" if settings.get("replay") else describe_engine(settings)
         lines = [f"areal-eval: {source}, {what}, seed {settings.get('seed', 0)}"]
+        lines += [f"  {remark}" for remark in settings.remarks]
         if not settings.get("replay"):
             lines += [f"  {line}" for model in settings.get("model", []) if (line := unused_defaults(settings, model))]
         for group in groups:

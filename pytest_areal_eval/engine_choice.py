@@ -93,10 +93,11 @@ def checkpoint_of(settings: Settings, model: str) -> Checkpoint | None:
 
 
 def engine_args(settings: Settings) -> dict[str, Any]:
-    """What ``--engine-arg`` gives."""
-    from pytest_areal_eval.engines.flags import parse_engine_args
+    """What ``--engine-arg`` gives, and below it the configuration's section for the engine."""
+    from pytest_areal_eval.engines.flags import merge, parse_engine_args
 
-    return parse_engine_args(settings.get("engine-arg", []))
+    section = settings.get(parse_backend(settings).backend, {})
+    return merge(section, parse_engine_args(settings.get("engine-arg", [])))
 
 
 def build_engine(settings: Settings, model: str | None, scheduler: Scheduler | None) -> tuple[Engine, Loader | None]:

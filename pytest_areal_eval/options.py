@@ -1,8 +1,8 @@
 """Command line and ini keys: declared once in :data:`OPTIONS`, read once into :class:`Settings`.
 
 Invariant: only ``--areal-*`` spellings are registered, so no other plugin or conftest can ever collide with them.  A
-short spelling (``--model``) is translated when nobody else owns it.  Precedence: built-in < ini < decorator < command
-line.  Nothing travels through environment variables.
+short spelling (``--model``) is translated when nobody else owns it.  Precedence: built-in < YAML < ini < decorator <
+``--set`` < command line.  Nothing travels through environment variables.
 """
 
 from __future__ import annotations
@@ -249,6 +249,15 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "order", "Report items as they complete or as collected (default: auto)", order, metavar="ORDER", short=False
     ),
+    Option("config", "Take settings from an AReaL configuration, as training uses it", metavar="FILE"),
+    Option(
+        "set",
+        "Override a key of that configuration: KEY=VALUE changes it, +KEY=VALUE adds it, ++KEY=VALUE either, ~KEY "
+        "removes it; may be given several times",
+        kind="list",
+        metavar="KEY=VALUE",
+    ),
+    Option("show-config", "Print that configuration, where each value came from, and run nothing", kind="flag"),
     Option("trust-remote-code", "Run code that a checkpoint or a dataset brings along", kind="flag"),
 )
 BY_NAME = {option.name: option for option in OPTIONS}
@@ -256,23 +265,26 @@ BY_NAME = {option.name: option for option in OPTIONS}
 
 @dataclass(frozen=True)
 class Settings:
-    """The options as typed or written in the ini file; None where nobody said anything.
+    """The options as typed, written in the ini file or in a configuration; None where nobody said anything.
 
-    ``given`` holds the command line's values alone, which win over a decorator; ``ini`` those which do not.
+    ``given`` holds the command line's values alone, ``--set`` among them, which win over a decorator; ``ini`` and
+    ``yaml`` those which do not.  ``remarks`` says what of a configuration is not followed.
     """
 
     given: Mapping[str, Any] = field(default_factory=dict)
     ini: Mapping[str, Any] = field(default_factory=dict)
+    yaml: Mapping[str, Any] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Value of an option that no decorator sets: command line, else ini, else ``default``."""
-        return self.given.get(name, self.ini.get(name, default))
+        """Value of an option that no decorator sets: command line, else ini, else YAML, else ``default``."""
+        return self.given.get(name, self.ini.get(name, self.yaml.get(name, default)))
 
     def resolve(self, name: str, decorated: Any, default: Any) -> Any:
-        """Value of an option that a decorator may set: command line, else decorator, else ini, else ``default``."""
-        if name in self.given:
-            return self.given[name]
-        return self.ini.get(name, default) if decorated is None else decorated
+        """Value of an option that a decorator may set: command line, else decorator, else :meth:`get`'s."""
+        if name in self.given or decorated is None:
+            return self.get(name, default)
+        return decorated
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -329,11 +341,23 @@ def read_settings(config: pytest.Config) -> Settings:
             given[option.name] = _typed_value(config, option, typed)
         if written is not False and written not in (None, "", []):  # but 0 is something
             ini[option.name] = written
-    settings = Settings(given, ini)
+    settings = _with_configuration(config, Settings(given, ini))
     _refuse_same_model(settings.get("model", []))
     if given.get("greedy") and given.get("temperature"):
         raise pytest.UsageError(f"--greedy and --temperature={given['temperature']:g} exclude each other; give one")
     return settings
+
+
+def _with_configuration(config: pytest.Config, settings: Settings) -> Settings:
+    """Add what ``--config`` says; an override is typed, so it counts as the command line's."""
+    if settings.get("config") is None:
+        unused = next((name for name in ("set", "show-config") if settings.get(name)), None)
+        if unused is not None:
+            raise pytest.UsageError(f"--{unused} needs a configuration\nGive --config=FILE.")
+        return settings
+    from pytest_areal_eval.configuration import configured
+
+    return configured(config, settings)
 
 
 def _typed_value(config: pytest.Config, option: Option, value: Any) -> Any:

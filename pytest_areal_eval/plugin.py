@@ -56,6 +56,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SETTINGS] = read_settings(config)  # here, since a wrong ini value is one usage error and no test's
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    if not config.getoption("areal_show_config", False):
+        return None
+    from pytest_areal_eval.configuration import show
+
+    show(config, read_settings(config))
+    return 0
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.definition.get_closest_marker("evaluation") is not None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 
 TIMEOUT_GRACE_S = 1.0
+CONFIGURABLE = (*SAMPLING, "max_tokens", "skip_special_tokens")
+"""Generation settings that the command line, the ini file or a configuration may give."""
 
 
 def samples_of(group: Group, settings: Settings) -> int:
@@ -42,15 +44,17 @@ def time_limit_of(item: pytest.Item, decorated_s: float | None, settings: Settin
 
 
 def sampling_of(group: Group, settings: Settings) -> GenerationHyperparameters:
-    """A group's generation settings: command line, else ``parametrize``, else decorator, else ini, else a default.
+    """A group's generation settings: command line, ``parametrize``, decorator, ini, YAML, else a default.
 
     With one episode an item the default is greedy; with several it is temperature 1, since equal answers tell nothing.
     """
     said: dict[str, Any] = dict(group.plan.spec.sampling)
     said |= {name: value for name, value in group.params.items() if name in SAMPLING}
-    for name in ("temperature", "top-p", "top-k", "max-new-tokens", "greedy"):
-        key = name.replace("-", "_")
-        said[key] = settings.resolve(name, said.get(key), None)
+    decided = {"temperature", "greedy"} & said.keys()  # one of them decides both
+    for key in CONFIGURABLE:
+        name = key.replace("_", "-")
+        below = None if decided and key in ("temperature", "greedy") else settings.get(name)
+        said[key] = settings.given.get(name, said.get(key, below))
     said = {name: list(v) if isinstance(v, tuple) else v for name, v in said.items() if v is not None}
     if "temperature" not in said and "greedy" not in said:
         said["greedy"] = samples_of(group, settings) == 1

@@ -197,7 +197,7 @@ class Run:
             "status": "started",
             "started_at": self.started_at,
             "command_line": command_line(["pytest", *self.config.invocation_params.args]),
-            "settings": {"given": dict(settings.given), "ini": dict(settings.ini)},
+            "settings": {"given": dict(settings.given), "ini": dict(settings.ini), "yaml": dict(settings.yaml)},
             "git": git_state(self.config.rootpath),
             "versions": versions(),
             "machine": machine(),

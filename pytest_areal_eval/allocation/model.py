@@ -1,7 +1,7 @@
 """AReaL's allocation objects: how a model is split, which backend runs it, and what shares whose devices.
 
-Names, fields and properties are AReaL's.  Three things differ: ``str()`` parses back to an equal object, every mistake is
-an :class:`AllocationValidationError` (a ``ValueError``), and nothing that says a thing twice is taken.
+Names, fields and properties are AReaL's.  Three things differ: ``str()`` parses back to an equal object, every mistake
+is an :class:`AllocationValidationError` (a ``ValueError``), and nothing that says a thing twice is taken.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from pytest_areal_eval.cli import calibrate, compare, merge, report, runs, show
+    from pytest_areal_eval.cli import calibrate, compare, config, merge, report, runs, show
 
     parser = argparse.ArgumentParser(
         prog="areal-eval",
@@ -45,6 +45,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {version('pytest-areal-eval')}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in (runs, show, report, compare, merge, calibrate):
+    for command in (runs, show, report, compare, merge, calibrate, config):
         command.add(commands)
     return parser

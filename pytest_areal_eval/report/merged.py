@@ -122,7 +122,7 @@ def _info(parts: Sequence[SavedRun], described: Mapping[str, Any]) -> dict[str, 
         "merged_at": time.time(),
         "merged_from": [{"run": part.name, "command_line": part.info.get("command_line", [])} for part in parts],
         "command_line": ["areal-eval", "merge", *(part.name for part in parts)],
-        "settings": {"given": given, "ini": ini},
+        "settings": {"given": given, "ini": ini, "yaml": first.get("settings", {}).get("yaml", {})},
         "evaluations": described,
     }
 

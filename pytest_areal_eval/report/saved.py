@@ -77,7 +77,8 @@ class SavedRun:
     @property
     def models(self) -> list[str]:
         """What was evaluated: the checkpoints, or the file of recorded completions."""
-        settings = {**self.info.get("settings", {}).get("ini", {}), **self.info.get("settings", {}).get("given", {})}
+        said = self.info.get("settings", {})
+        settings = {**said.get("yaml", {}), **said.get("ini", {}), **said.get("given", {})}
         replay = settings.get("replay")
         return list(self.info.get("models", {})) or ([str(replay)] if replay else list(settings.get("model", [])))
 

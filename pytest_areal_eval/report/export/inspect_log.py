@@ -139,7 +139,9 @@ def _identity(run: SavedRun, evaluation: SavedEvaluation) -> dict[str, Any]:
 def _model(run: SavedRun) -> str:
     """``provider/name``, as Inspect writes models."""
     settings = run.info.get("settings", {})
-    backend = str({**settings.get("ini", {}), **settings.get("given", {})}.get("backend", "hf")).partition(":")[0]
+    backend = str(
+        {**settings.get("yaml", {}), **settings.get("ini", {}), **settings.get("given", {})}.get("backend", "hf")
+    ).partition(":")[0]
     return f"{backend}/{Path(run.models[0]).name}" if run.models else "none/none"
 
 

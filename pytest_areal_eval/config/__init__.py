@@ -1,0 +1,7 @@
+"""AReaL's training configuration, as far as an evaluation reads it."""
+
+from __future__ import annotations
+
+from pytest_areal_eval.config.load import Config, Origin, load_config
+
+__all__ = ["Config", "Origin", "load_config"]

@@ -1,0 +1,72 @@
+"""``--config``, ``--set`` and ``--show-config``: an AReaL configuration as one more layer of settings."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_areal_eval.errors import ConfigError
+from pytest_areal_eval.options import BY_NAME, Settings
+
+if TYPE_CHECKING:
+    from pytest_areal_eval.config import Config
+    from pytest_areal_eval.config.options import OptionValue
+
+PAIR = {"temperature", "greedy"}
+
+
+def configured(config: pytest.Config, settings: Settings) -> Settings:
+    """The settings with a configuration's below the ini file's, and its overrides' among the command line's.
+
+    Raises:
+        pytest.UsageError: the configuration cannot be read, or a value in it is wrong.
+    """
+    from pytest_areal_eval.config.options import option_values, remarks
+
+    decided = settings.given.keys()
+    try:
+        loaded = _load(config, settings)
+        found = option_values(loaded, decided)
+        values = {name: _checked(name, option) for name, option in found.items()}
+    except ConfigError as error:
+        raise pytest.UsageError(str(error)) from error
+    typed = {name: value for name, value in values.items() if found[name].origin.typed}
+    written = {name: value for name, value in values.items() if name not in typed}
+    if PAIR & (settings.ini.keys() | typed.keys()):  # one of them decides both
+        written = {name: value for name, value in written.items() if name not in PAIR}
+    if PAIR & settings.given.keys():
+        typed = {name: value for name, value in typed.items() if name not in PAIR}
+    said = tuple(f"{settings.get('config')}: {remark}" for remark in remarks(loaded, decided))
+    return dataclasses.replace(settings, given={**typed, **settings.given}, yaml=written, remarks=said)
+
+
+def show(config: pytest.Config, settings: Settings) -> None:
+    """Print the configuration and what follows from it."""
+    from pytest_areal_eval.cli.config import print_config
+
+    print_config(_load(config, settings), settings.given.keys())
+
+
+def _load(config: pytest.Config, settings: Settings) -> Config:
+    from pytest_areal_eval.config import load_config
+
+    name = str(settings.get("config"))
+    ini = None if "config" in settings.given else config.inipath
+    base = config.invocation_params.dir if ini is None else ini.parent
+    overrides = [*settings.ini.get("set", []), *settings.given.get("set", [])]
+    return load_config(base / Path(name).expanduser(), overrides, name=name, label="--set")
+
+
+def _checked(name: str, found: OptionValue) -> Any:
+    """The value, in the bounds of the option of that name."""
+    option, value = BY_NAME.get(name), found.value
+    if option is None or option.kind != "value":
+        return value
+    try:
+        return option.parse(str(value))
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"{found.origin}: {name}: {error}") from None
