@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_areal_eval.controller.instances import Instances
-from pytest_areal_eval.controller.member import Member, why_gone
+from pytest_areal_eval.controller.member import Member, failed_node, why_gone
 from pytest_areal_eval.controller.probe import Health, Reading, discover, probe
 from pytest_areal_eval.controller.replicas import Replica, Replicas
 from pytest_areal_eval.controller.settings import ControllerSettings, EventKind
@@ -28,6 +28,8 @@ QUICK_S = 10.0
 """A start that ends sooner, with an exit code that another quick end had, is not tried again."""
 USAGE_EXIT = 2
 """What argparse ends with: an unknown flag stays unknown, however long the imports before it took."""
+NEVER_EXIT = 78
+"""EX_CONFIG of sysexits.h: the server says itself that no further start can help."""
 RECONNECT_S = 20.0
 """How long a given address may be silent; nobody here can restart it."""
 SCHEDULER_FAILURES = 5
@@ -219,11 +221,12 @@ class Fleet:
             return
         member.misses += 1
         if refused or member.misses >= MISSES:
-            exit_code = await self._exit_code(member)
-            ended = f"exited with code {exit_code}" if exit_code is not None else reading.text
-            await self._lose(member, ended, exit_code)
+            end = await self._end_of(member)
+            if end is not None:
+                member.status = end
+            await self._lose(member, why_gone(end) if end is not None else reading.text, end and end.exit_code)
 
-    async def _exit_code(self, member: Member) -> int | None:
+    async def _end_of(self, member: Member) -> Status | None:
         """The scheduler may learn of an exit a moment after its port is closed."""
         for _ in range(3):
             if self._instances is None or member.handle is None:
@@ -234,18 +237,19 @@ class Fleet:
                 self._emit("warning", f"the scheduler does not answer: {error}")
                 return None
             if status is not None and status.state is State.GONE:
-                return status.exit_code
+                return status
             await asyncio.sleep(TICK_S)
         return None
 
     async def _lose(self, member: Member, why: str, exit_code: int | None = None) -> None:
         was_ready, ran_s = member.replica is not None, self._now() - member.since
+        self._blame(member, exit_code)
         if member.replica is not None:
             self.lost += 1
             self._replicas.remove(member.replica)
             member.replica = None
         self._emit("lost", f"{member.name} {'was lost' if was_ready else 'did not start'}: {why}")
-        member.cause = f"{member.name}, attempt {member.attempt}, after {ran_s:.1f} s: {why}"
+        member.cause = f"{member.name}, attempt {member.attempt}: {why}"
         never = member.status is not None and member.status.never
         if self._instances is not None and member.handle is not None:
             member.cause = await self._instances.obituary(member.handle, member.cause)
@@ -255,13 +259,18 @@ class Fleet:
                 self._emit("warning", f"{member.name} ({member.handle.id}) could not be stopped: {error}")
         quick = exit_code if not was_ready and ran_s < QUICK_S else None
         usage = exit_code == USAGE_EXIT and not was_ready
-        hopeless = never or usage or quick in self._quick_exits or (member.launch is None and not was_ready)
+        hopeless = never or usage or exit_code == NEVER_EXIT or quick in self._quick_exits or (member.launch is None and not was_ready)
         if quick is not None:
             self._quick_exits.add(quick)
         if hopeless or member.attempt > self._settings.restarts:
             self._give_up(member)
         else:
             await self._restart(member)
+
+    def _blame(self, member: Member, exit_code: int | None) -> None:
+        node = failed_node(member.status)
+        if node is not None and exit_code not in (USAGE_EXIT, NEVER_EXIT) and self._instances is not None:
+            self._instances.blame(node)
 
     async def _restart(self, member: Member) -> None:
         member.attempt += 1
@@ -282,7 +291,8 @@ class Fleet:
         if all(member.status is not None and member.status.never for member in self._members):
             return CannotFit(cause)
         if self._once_ready.is_set():
-            return EngineLost(f"{many} were lost and the restarts are spent; the first: {cause}")
+            lost = "was lost" if len(self._members) == 1 else "were lost"
+            return EngineLost(f"{many} {lost} and the restarts are spent; the first: {cause}")
         hint = "Run the command by hand to see more; if the server only needs longer, raise start_timeout_s."
         return EngineStartError(f"the engine did not start; {cause}", hint if self._instances else "")
 

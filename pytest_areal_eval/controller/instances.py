@@ -16,7 +16,8 @@ from pytest_areal_eval.schedulers.base import Address, Handle, InstanceSpec, Sch
 
 STOP_GRACE_S = 5.0
 TAIL_LINES = 20
-STAGE_LINES = 200
+STAGE_LINES = 400
+ERROR = re.compile(r"(?:^|[\s.])\w*(?:Error|Exception)\b: .")
 
 
 class Instances:
@@ -94,9 +95,13 @@ class Instances:
 
     async def obituary(self, handle: Handle, why: str) -> str:
         """Why an instance is gone, with its command, its log's path and the log's end."""
-        tail = await asyncio.to_thread(self._scheduler.log_tail, handle, TAIL_LINES)
-        log = f"{self.log_path(handle)}, its end:" if tail.strip() else f"{self.log_path(handle)} (empty)"
-        return "\n".join([why, f"command: {self._command(handle)}", f"log: {log}", *tail.rstrip().splitlines()])
+        tail = await asyncio.to_thread(self._scheduler.log_tail, handle, STAGE_LINES)
+        lines = tail.rstrip().splitlines()
+        # What ends a server is often followed by hundreds of lines about its ending.
+        first = next((line.strip() for line in lines[:-TAIL_LINES] if ERROR.search(line)), "")
+        log = f"{self.log_path(handle)}, its end:" if lines else f"{self.log_path(handle)} (empty)"
+        said = [f"its first error: {first}"] if first else []
+        return "\n".join([why, *said, f"command: {self._command(handle)}", f"log: {log}", *lines[-TAIL_LINES:]])
 
     def _start(self, spec: InstanceSpec) -> Handle:
         with self._lock:  # so that stop_all sees every handle

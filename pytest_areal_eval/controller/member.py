@@ -7,7 +7,9 @@ from typing import Literal
 
 from pytest_areal_eval.controller.replicas import Replica
 from pytest_areal_eval.engines.base import Endpoint, Launch
-from pytest_areal_eval.schedulers.base import Handle, Status
+from pytest_areal_eval.schedulers.base import Handle, Lost, Status
+
+NO_FAULT_OF_THE_NODE = frozenset({Lost.CANCELLED, Lost.PREEMPTED, Lost.TIME_LIMIT})
 
 
 @dataclass(eq=False, slots=True)
@@ -44,8 +46,19 @@ class Member:
 
 
 def why_gone(status: Status) -> str:
+    """The scheduler's own words where it has some."""
     if status.never:
         return f"it can never start: {status.reason}"
-    ended = f"exited with code {status.exit_code}" if status.exit_code is not None else "is gone"
-    why = f"; {status.lost.value}" if status.lost is not None else ""
-    return f"{ended}{why}{': ' + status.reason if status.reason else ''}"
+    if status.reason:
+        return status.reason
+    if status.lost is not None and status.lost is not Lost.EXITED:
+        return status.lost.value
+    return "is gone" if status.exit_code is None else f"exited with code {status.exit_code}"
+
+
+def failed_node(status: Status | None) -> str | None:
+    """The node to blame for a loss; None where the loss says nothing about it, or which of several it was."""
+    if status is None or status.lost in NO_FAULT_OF_THE_NODE:
+        return None
+    nodes = status.address.nodes if status.address is not None else ()
+    return status.node or (nodes[0] if len(nodes) == 1 else None)

@@ -1,0 +1,251 @@
+"""What pytest costs over a bare client on a real vLLM or SGLang, and how idle the GPU is meanwhile.
+
+One server is started as the plugin starts it.  Then ``pytest evals/test_gsm8k.py`` and a bare aiohttp client send the
+same requests (ids, seeds, limits) to it in turn, at the same concurrency.  pytest's time runs from the moment at which
+the engine is ready to the exit of the process, grading, journal and table included.
+
+python benchmarks/engines_gpu.py --engine=vllm --engine-python=ENV/bin/python --data=gsm8k/test.jsonl --out=vllm.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import aiohttp
+from machine import ROOT, header, pytest_command, table
+
+from pytest_areal_eval.api import EpisodeStatus, GenerationHyperparameters, ModelRequest
+from pytest_areal_eval.checkpoint import load_tokenizer
+from pytest_areal_eval.controller import ControllerSettings, RolloutController
+from pytest_areal_eval.engine_choice import build_engine
+from pytest_areal_eval.engines.base import Endpoint, Engine
+from pytest_areal_eval.engines.wire import completion_body, generate_body
+from pytest_areal_eval.options import Settings
+from pytest_areal_eval.schedulers.local import LocalScheduler
+
+KEY = "ENGINE_BENCHMARK_KEY"
+PATHS = {"vllm": "/v1/completions", "sglang": "/generate", "hf": "/generate"}
+SAMPLE_EVERY_MS = 200
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One pass over all requests.
+
+    Attributes:
+        by: ``pytest`` or ``client``.
+        wall_s: from the engine being ready to the end.
+        requests: how many were answered.
+        output_tokens: tokens generated.
+        gpu_busy: share of the samples' time in which the GPU ran a kernel; None without one.
+    """
+
+    by: str
+    wall_s: float
+    requests: int
+    output_tokens: int
+    gpu_busy: float | None = None
+
+
+def main() -> None:
+    """Measure one engine."""
+    options = _options()
+    started = time.monotonic()
+    with served(options) as (engine, endpoint):
+        ready_s = time.monotonic() - started
+        passes: list[Sent] = []
+        for _ in range(options.rounds):
+            sent, journal = by_pytest(options, endpoint)
+            passes.append(sent)
+            passes.append(by_client(options, engine, endpoint, journal))
+            print(passes[-2:], flush=True)
+        if options.journal is not None:
+            keep_journal(options, endpoint)
+    report = {"engine": options.engine, "model": str(options.model), "ready_s": ready_s, "info": asdict(engine.info)}
+    report |= {"concurrency": options.concurrency, "passes": [asdict(sent) for sent in passes], "machine": header()}
+    if options.out is not None:
+        options.out.write_text(json.dumps(report, indent=1) + "\n")
+    print(summary([report]))
+
+
+def summary(reports: Sequence[Mapping[str, Any]]) -> str:
+    """The table of ratios."""
+    columns = ["engine", "checkpoint", "C", "requests", "pytest s", "client s", "ratio", "tok/s pytest", "tok/s client"]
+    rows = []
+    for report in reports:
+        passes = [Sent(**sent) for sent in report["passes"]]
+        ours, bare = ([sent for sent in passes if sent.by == by] for by in ("pytest", "client"))
+        wall, bare_wall = mean(s.wall_s for s in ours), mean(s.wall_s for s in bare)
+        rates = [f"{sum(s.output_tokens for s in some) / sum(s.wall_s for s in some):,.0f}" for some in (ours, bare)]
+        row = [report["engine"], Path(report["model"]).name, report["concurrency"], ours[0].requests]
+        idle = [_idle(some) for some in (ours, bare)]
+        rows.append([*row, f"{wall:.1f}", f"{bare_wall:.1f}", f"{wall / bare_wall:.3f}", *rates, *idle])
+    return table([*columns, "GPU idle pytest", "GPU idle client"], rows)
+
+
+def _idle(passes: Sequence[Sent]) -> str:
+    busy = [sent.gpu_busy for sent in passes if sent.gpu_busy is not None]
+    return f"{1 - mean(busy):.0%}" if busy else "-"
+
+
+@contextlib.contextmanager
+def served(options: argparse.Namespace) -> Iterator[tuple[Engine, Endpoint]]:
+    """The engine and its one running replica."""
+    given = {"backend": options.engine, "engine-python": options.engine_python, "engine-arg": options.engine_arg}
+    with tempfile.TemporaryDirectory() as logs, contextlib.closing(LocalScheduler(log_dir=Path(logs))) as scheduler:
+        settings = Settings(given={name: value for name, value in given.items() if value})
+        engine, _ = build_engine(settings, str(options.model), scheduler)
+        with RolloutController(
+            engine, scheduler, settings=ControllerSettings(restarts=0), on_event=lambda event: print(event.text)
+        ) as controller:
+            controller.initialize()
+            yield engine, controller.endpoints[0]
+
+
+def by_pytest(options: argparse.Namespace, endpoint: Endpoint) -> tuple[Sent, list[dict[str, Any]]]:
+    """One pass of pytest, attached to the server; with its journal's rows."""
+    os.environ[KEY] = endpoint.token
+    with tempfile.TemporaryDirectory() as results:
+        command = pytest_command(
+            "-q",
+            "evals/test_gsm8k.py",
+            f"--dataset=test_gsm8k={options.data}",
+            f"--model={options.model}",
+            f"--base-url={endpoint.base_url}",
+            f"--api-key-env={KEY}",
+            f"--n-samples={options.samples}",
+            "--temperature=1",
+            f"--max-new-tokens={options.max_new_tokens}",
+            f"--max-concurrency={options.concurrency}",
+            f"--results-dir={results}",
+            *([f"--limit={options.limit}"] if options.limit else []),
+        )
+        with gpu_use() as use:
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+            ended = time.time()
+        folders = list(Path(results).glob("*/run.json"))
+        if done.returncode not in (0, 1) or not folders:
+            raise SystemExit(f"pytest ended with {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}")
+        run = json.loads(folders[0].read_text())
+        rows = [json.loads(line) for line in (folders[0].parent / "episodes.jsonl").read_text().splitlines()]
+    ready = min(event["at"] for event in run["events"] if event["kind"] == "ready")
+    episodes = [row for row in rows if row["kind"] == "episode"]
+    failed = [row for row in episodes if EpisodeStatus(row["status"]).kind == "error"]
+    if failed:
+        raise SystemExit(f"{len(failed)} episodes failed, the first: {failed[0]['error']}")
+    ends = sorted(row["at"] - ready for row in episodes)
+    print(Counter(row["status"] for row in episodes), f"99 % are done after {ends[int(0.99 * len(ends))]:.1f} s,")
+    print(f"all after {ends[-1]:.1f} s, pytest has ended after {ended - ready:.1f} s", flush=True)
+    tokens = sum(row["output_tokens"] for row in episodes)
+    return Sent("pytest", ended - ready, len(episodes), tokens, use(ready, ended)), episodes
+
+
+def keep_journal(options: argparse.Namespace, endpoint: Endpoint) -> None:
+    """Answer ``evals/test_arithmetic.py`` greedily and keep the journal, to compare engines item by item."""
+    os.environ[KEY] = endpoint.token
+    with tempfile.TemporaryDirectory() as results:
+        attach = (f"--base-url={endpoint.base_url}", f"--api-key-env={KEY}", f"--results-dir={results}")
+        command = pytest_command("-q", "evals/test_arithmetic.py", f"--model={options.model}", *attach)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        print("\n".join(done.stdout.splitlines()[-8:]), flush=True)
+        journal = next(Path(results).glob("*/episodes.jsonl"))
+        options.journal.write_text(journal.read_text())
+
+
+def by_client(
+    options: argparse.Namespace, engine: Engine, endpoint: Endpoint, journal: Sequence[Mapping[str, Any]]
+) -> Sent:
+    """One pass of the same requests by a bare client."""
+    tokenizer = load_tokenizer(str(options.model))
+    form = completion_body if options.engine == "vllm" else generate_body
+    bodies = []
+    for row in journal:
+        ids = tokenizer(row["prompt"], add_special_tokens=False).input_ids
+        gconfig = GenerationHyperparameters(
+            temperature=1.0, max_new_tokens=options.max_new_tokens, seed=row["seed"]
+        ).new_with_stop_and_pad_token_ids(tokenizer)
+        bodies.append(form(ModelRequest(input_ids=ids, gconfig=gconfig, tokenizer=tokenizer), engine.info))
+    with gpu_use() as use:
+        started = time.time()
+        tokens = asyncio.run(_send(endpoint, PATHS[options.engine], bodies, options.concurrency))
+        ended = time.time()
+    return Sent("client", ended - started, len(bodies), tokens, use(started, ended))
+
+
+async def _send(endpoint: Endpoint, path: str, bodies: Sequence[Mapping[str, Any]], concurrency: int) -> int:
+    """Send all with ``concurrency`` in flight; returns the tokens that came back."""
+    waiting, tokens = iter(bodies), 0
+    headers = {"Authorization": f"Bearer {endpoint.token}"}
+    connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(endpoint.base_url, connector=connector, timeout=timeout, headers=headers) as http:
+
+        async def work() -> None:
+            nonlocal tokens
+            for body in waiting:
+                async with http.post(path, json=body) as reply:
+                    reply.raise_for_status()
+                    answer = json.loads(await reply.read())
+                counts = answer.get("usage") or answer["meta_info"]
+                tokens += counts["completion_tokens"]
+
+        await asyncio.gather(*(work() for _ in range(concurrency)))
+    return tokens
+
+
+@contextlib.contextmanager
+def gpu_use() -> Iterator[Any]:
+    """Samples the GPU; yields ``share(start, end)`` of the time in which it ran a kernel (None without a GPU)."""
+    query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", f"-lms={SAMPLE_EVERY_MS}"]
+    try:
+        process = subprocess.Popen(query, stdout=subprocess.PIPE, text=True)
+    except FileNotFoundError:
+        yield lambda start, end: None
+        return
+    began = time.time()
+
+    def share(start: float, end: float) -> float | None:
+        process.terminate()
+        output, _ = process.communicate(timeout=10)
+        samples = [float(line) / 100 for line in output.split()]
+        step = (time.time() - began) / max(len(samples), 1)
+        inside = [use for i, use in enumerate(samples) if start <= began + i * step <= end]
+        return mean(inside) if inside else None
+
+    try:
+        yield share
+    finally:
+        process.terminate()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", choices=sorted(PATHS), required=True)
+    parser.add_argument("--engine-python", help="interpreter of the environment that has the engine")
+    parser.add_argument("--engine-arg", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--model", type=Path, default=ROOT / "models/tiny-math")
+    parser.add_argument("--data", type=Path, required=True, help="GSM8K's test split as JSONL")
+    parser.add_argument("--limit", type=int, help="rows (default: all)")
+    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--concurrency", type=int, default=256)
+    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--journal", type=Path, help="answer test_arithmetic greedily too, and keep its journal here")
+    parser.add_argument("--out", type=Path, help="where the numbers go, as JSON")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
