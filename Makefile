@@ -35,8 +35,9 @@ inspect: .venv-inspect/.done
 	@touch $@
 
 $(VENV)/.torch:
-	$(PYTHON) -c 'import sys; sys.exit(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
 	@# Without a GPU the CPU build: the default one for Linux brings gigabytes of CUDA libraries.
 	@if nvidia-smi -L >/dev/null 2>&1; then \
 	  echo "installing torch"; $(PIP) install 'torch>=2.5'; \

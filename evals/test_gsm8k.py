@@ -1,7 +1,7 @@
 """GSM8K, grade-school mathematics (Cobbe et al. 2021), zero shot.
 
-From the hub, or from a local file: ``--dataset test_gsm8k=path/to/test.jsonl``, or once and for all in pytest's ini file
-``areal_dataset = test_gsm8k=path/to/test.jsonl``.
+From the hub, or from a local file: ``--dataset test_gsm8k=path/to/test.jsonl``, or once and for all in pytest's ini
+file ``areal_dataset = test_gsm8k=path/to/test.jsonl``.
 """
 
 from pytest_areal_eval import evaluation

@@ -22,7 +22,7 @@ if __name__ == "__main__":
             "tokenizer": controller.tokenizer,
         }
         task = controller.submit(item, "pytest_areal_eval.workflows.RLVRWorkflow", kwargs, group_size=2)
-        rollout, = controller.wait(ids=[task])
+        (rollout,) = controller.wait(ids=[task])
         print(rollout.reward, [episode.completion for episode in rollout.episodes])
         print(tabulate_stats(controller.export_stats()))
     scheduler.close()
