@@ -135,11 +135,14 @@ class RolloutController:
         if group_size < 1:
             raise ValueError(f"group_size must be >= 1, got {group_size}")
         run, task_id = self._started(), next(self._task_ids)
+        resolved = self._resolve(workflow, workflow_kwargs)
+        if getattr(resolved, "grades_in_pool", False):
+            run.expect_grading()
         run.pool.submit(
             Submission(
                 task_id=task_id,
                 data=data,
-                workflow=self._resolve(workflow, workflow_kwargs),
+                workflow=resolved,
                 item_id=str(task_id) if item_id is None else item_id,
                 evaluation=evaluation,
                 gconfig=gconfig,

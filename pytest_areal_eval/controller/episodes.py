@@ -15,6 +15,7 @@ from typing import Any
 from pytest_areal_eval.api import Episode, EpisodeStatus, GenerationHyperparameters, Rollout, Score
 from pytest_areal_eval.controller.client import EngineClient
 from pytest_areal_eval.controller.clock import Clock
+from pytest_areal_eval.controller.place import Place
 from pytest_areal_eval.controller.recording import EpisodeEngine
 from pytest_areal_eval.engines.base import Engine
 from pytest_areal_eval.errors import ArealEvalError, EngineLost, GraderError, GraderTimeout, PromptTooLong
@@ -87,6 +88,7 @@ class Unit:
         clock: its time limit.
         started: ``time.monotonic()`` of its start.
         verdict: set by whoever ends it from outside: the status and the reason.
+        place: its place among those in flight; None where it never ran.
     """
 
     submission: Submission
@@ -94,6 +96,7 @@ class Unit:
     clock: Clock
     started: float
     verdict: tuple[EpisodeStatus, str] | None = None
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,7 @@ async def run_episode(unit: Unit, around: Surroundings) -> Episode:
         gconfig=item.gconfig,
         template_kwargs=item.template_kwargs,
         seed=seed,
+        place=unit.place,
     )
     context.set(
         context.WorkflowContext(
@@ -141,6 +145,7 @@ async def run_episode(unit: Unit, around: Surroundings) -> Episode:
             seed=seed,
             rng=Random(seed),
             reward_pool=around.reward_pool,
+            place=unit.place,
         )
     )
     adopt(around.trackers)

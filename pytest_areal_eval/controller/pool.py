@@ -1,5 +1,7 @@
 """Keeps exactly ``limit`` episodes in flight while there is work, first come first served.
 
+An episode that waits for its grader is not in flight; there are at most ``limit`` of those beside.
+
 Invariant: every episode of a submission that is not cancelled ends exactly once, in ``_keep``.  The queue and the
 results are shared with other threads, under one lock; all else lives in the loop's thread.
 """
@@ -16,6 +18,7 @@ from typing import Any
 from pytest_areal_eval.api import Episode, EpisodeStatus, Rollout
 from pytest_areal_eval.controller.clock import Clock
 from pytest_areal_eval.controller.episodes import Submission, Unit, ended_from_outside
+from pytest_areal_eval.controller.place import Places
 from pytest_areal_eval.controller.results import Results
 from pytest_areal_eval.controller.settings import Snapshot
 
@@ -51,7 +54,7 @@ class EpisodePool:
         self._queue: deque[tuple[Submission, int]] = deque()
         self._running: dict[asyncio.Task[Episode], Unit] = {}
         self._results = Results()
-        self._limit = 0
+        self._places = Places(self._fill)
         self._starts_left = BURST
         self._paused = False
         self._wakes = False
@@ -89,7 +92,7 @@ class EpisodePool:
             submitted=self._results.submitted,
             done=self._results.finished,
             queued=queued,
-            running=len(self._running),
+            running=self._places.taken,
             input_tokens=self._tokens[0],
             output_tokens=self._tokens[1],
             oldest_item=oldest,
@@ -101,8 +104,8 @@ class EpisodePool:
 
     def set_limit(self, limit: int) -> None:
         """Change how many episodes may be in flight; those beyond a lower limit finish."""
-        self._limit = limit
-        self._fill()
+        self._places.limit = limit
+        self._places.admit()
 
     def pause(self, paused: bool) -> None:
         """Start no further episode, or go on."""
@@ -144,7 +147,7 @@ class EpisodePool:
     def _fill(self) -> None:
         if self._verdict is not None:
             self._end_queued()
-        while len(self._running) < self._limit and not self._paused and self._starts_left > 0:
+        while self._has_room() and not self._paused and self._starts_left > 0:
             with self._lock:
                 if not self._queue:
                     return
@@ -152,11 +155,14 @@ class EpisodePool:
             if not submission.cancelled:
                 self._start(submission, index)
 
+    def _has_room(self) -> bool:
+        return self._places.free > 0 and len(self._running) < 2 * self._places.limit
+
     def _start(self, submission: Submission, index: int) -> None:
         if self._starts_left == BURST:
             self._loop.call_soon(self._next_turn)
         self._starts_left -= 1
-        unit = Unit(submission, index, Clock(submission.timeout_s), time.monotonic())
+        unit = Unit(submission, index, Clock(submission.timeout_s), time.monotonic(), place=self._places.take())
         job = self._loop.create_task(self._run(unit))
         self._running[job] = unit
         job.add_done_callback(self._finished)
@@ -180,12 +186,17 @@ class EpisodePool:
             self._keep(unit, job.result())
         elif not unit.submission.cancelled:  # cancelled before its first step
             self._keep(unit, ended_from_outside(unit))
+        self._leave(unit)
+
+    def _leave(self, unit: Unit) -> None:
+        if unit.place is not None:
+            unit.place.give_up()
         self._fill()
 
     def _abandon(self, job: asyncio.Task[Episode]) -> None:
         unit = self._running.pop(job)
         self._keep(unit, ended_from_outside(unit))
-        self._fill()
+        self._leave(unit)
 
     def _keep(self, unit: Unit, episode: Episode) -> None:
         submission = unit.submission

@@ -10,6 +10,7 @@ from typing import Any
 from pytest_areal_eval.api import GenerationHyperparameters, ModelRequest, ModelResponse
 from pytest_areal_eval.controller.client import EngineClient, Progress
 from pytest_areal_eval.controller.clock import Clock
+from pytest_areal_eval.controller.place import Place
 from pytest_areal_eval.engines.base import EngineInfo
 from pytest_areal_eval.errors import PromptTooLong
 
@@ -41,6 +42,7 @@ class EpisodeEngine:
         tokenizer: None: messages are sent and the server applies the chat template.
         gconfig: the evaluation's sampling, which :meth:`chat` uses.
         template_kwargs: the evaluation's chat template arguments.
+        place: the episode's place among those in flight, which each request needs.
         seed: the episode's; request ``i`` gets ``seed + i`` unless it brings its own or is greedy.
     """
 
@@ -54,6 +56,7 @@ class EpisodeEngine:
         gconfig: GenerationHyperparameters | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         seed: int | None = None,
+        place: Place | None = None,
     ) -> None:
         self.info = info
         self.tokenizer = tokenizer
@@ -66,6 +69,7 @@ class EpisodeEngine:
         self._client = client
         self._clock = clock
         self._seed = seed
+        self._place = place
 
     async def agenerate(self, req: ModelRequest) -> ModelResponse:
         """Generate once.  ``req`` is not changed; its answer is cut to what context and ``max_tokens`` leave.
@@ -83,6 +87,8 @@ class EpisodeEngine:
         request = dataclasses.replace(req, gconfig=self._sampling(req))
         self.requests += 1
         self.asked = request
+        if self._place is not None:
+            await self._place.back()
         response = await self._client.generate(request, self._clock, self.progress)
         self.exchanges.append((request, response))
         return response

@@ -113,6 +113,16 @@ class RewardPool:
                 raise self._closed_error(where) from None
             raise
 
+    def warm(self) -> None:
+        """Start the processes now, in the background, since the first call is sure to come."""
+        for _ in range(self.workers):
+            with contextlib.suppress(RuntimeError):  # shut down
+                self._threads.submit(self._warm)
+
+    def _warm(self) -> None:
+        if getattr(self._own, "process", None) is None and not self._closed:
+            self._replace(None, "start")
+
     def close(self) -> None:
         """Kill the processes and all that they started; calls that wait raise GraderError.  May be called again."""
         with self._lock:

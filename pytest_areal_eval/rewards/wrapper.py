@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from pytest_areal_eval.api import Score
@@ -49,16 +50,16 @@ class AsyncRewardWrapper:
         """The reward with its metrics and the answers that were compared."""
         episode = context.get()
         pool: RewardPool = episode.reward_pool or self._pool()
-        return await pool.grade(
-            self.reward_fn,
-            args,
-            kwargs,
-            where=f"{episode.evaluation}[{episode.item_id}] episode {episode.episode_index}"
-            if episode.item_id
-            else "reward",
-            timeout_s=self.timeout_seconds,
-            reward_range=self.reward_range,
-        )
+        named = f"{episode.evaluation}[{episode.item_id}] episode {episode.episode_index}"
+        with episode.place.away() if episode.place is not None else nullcontext():
+            return await pool.grade(
+                self.reward_fn,
+                args,
+                kwargs,
+                where=named if episode.item_id else "reward",
+                timeout_s=self.timeout_seconds,
+                reward_range=self.reward_range,
+            )
 
     def close(self) -> None:
         """Close the wrapper's own pool, if it made one; the next call makes another."""

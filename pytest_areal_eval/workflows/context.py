@@ -22,6 +22,7 @@ class WorkflowContext:
         seed: the request seed derived from (run seed, item id, episode index).
         rng: an episode-local random generator seeded with it; use this one, not the global generator.
         reward_pool: the killable pool that grades; None outside a controller.
+        place: its place among the episodes in flight, given up while it is graded.
     """
 
     is_eval: bool = True
@@ -33,6 +34,7 @@ class WorkflowContext:
     seed: int | None = None
     rng: Random | None = None
     reward_pool: Any = None
+    place: Any = None
 
 
 _current: ContextVar[WorkflowContext | None] = ContextVar("areal_eval_episode", default=None)

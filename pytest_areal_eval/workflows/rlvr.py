@@ -37,6 +37,9 @@ class RLVRWorkflow(RolloutWorkflow):
         reward_range: lowest and highest legal reward.
     """
 
+    grades_in_pool = True
+    """The controller starts the graders with the first submission."""
+
     def __init__(
         self,
         reward_fn: Callable[..., Any] | str,
