@@ -73,7 +73,7 @@ class Place:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """While the episode only waits for its grader.  It comes back when it makes its next request, if it makes one."""
+        """While the episode waits for its grader; it comes back with its next request, if it makes one."""
         self.give_up()
         yield
 

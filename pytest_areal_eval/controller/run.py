@@ -70,6 +70,7 @@ class Run:
         self._reward_pool = RewardPool(settings.reward_workers, settings.reward_timeout_s, settings.reward_memory_mb)
         self.pool = EpisodePool(loop, self._run_episode, self._note, self._stop_for)
         self._around: Surroundings | None = None
+        self._warmed = False
         self._watch: asyncio.Task[None] | None = None
         self._http: aiohttp.ClientSession | None = None
 
@@ -142,6 +143,12 @@ class Run:
             replicas_lost=self.fleet.lost if self.fleet is not None else 0,
         )
 
+    def expect_grading(self) -> None:
+        """Start the graders while the first answers are generated; once."""
+        if not self._warmed:
+            self._warmed = True
+            self._reward_pool.warm()
+
     def stop_processes(self) -> None:
         """End the servers and the graders; from any thread, also while the loop is stuck."""
         try:
@@ -169,7 +176,9 @@ class Run:
                 f"the engine {self._engine.name!r} starts servers, and there is no scheduler to start them",
                 "Give RolloutController(engine, scheduler), or server_infos= of servers that run already.",
             )
-        self.instances = Instances(self._scheduler, token, server_args, self._settings.start_timeout_s)
+        self.instances = Instances(
+            self._scheduler, token, server_args, self._settings.start_timeout_s, self._settings.needs
+        )
         return [Member(name, launch=launch) for name, launch in launches.items()]
 
     async def _start_fleet(

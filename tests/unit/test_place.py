@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from support.rule_engine import RuleEngine
+
 from pytest_areal_eval.api import GenerationHyperparameters, ModelRequest
 from pytest_areal_eval.controller import ControllerSettings, RolloutController
 from pytest_areal_eval.controller.place import Places
 from pytest_areal_eval.workflows import context
-from support.rule_engine import RuleEngine
 
 
 class AskThenGrade:
