@@ -224,7 +224,9 @@ class Fleet:
             end = await self._end_of(member)
             if end is not None:
                 member.status = end
-            await self._lose(member, why_gone(end) if end is not None else reading.text, end and end.exit_code)
+                await self._lose(member, why_gone(end), end.exit_code)
+            else:
+                await self._lose(member, reading.text)
 
     async def _end_of(self, member: Member) -> Status | None:
         """The scheduler may learn of an exit a moment after its port is closed."""
@@ -243,13 +245,13 @@ class Fleet:
 
     async def _lose(self, member: Member, why: str, exit_code: int | None = None) -> None:
         was_ready, ran_s = member.replica is not None, self._now() - member.since
-        self._blame(member, exit_code)
         if member.replica is not None:
             self.lost += 1
             self._replicas.remove(member.replica)
             member.replica = None
         self._emit("lost", f"{member.name} {'was lost' if was_ready else 'did not start'}: {why}")
         member.cause = f"{member.name}, attempt {member.attempt}: {why}"
+        await self._blame(member, exit_code)
         never = member.status is not None and member.status.never
         if self._instances is not None and member.handle is not None:
             member.cause = await self._instances.obituary(member.handle, member.cause)
@@ -258,8 +260,8 @@ class Fleet:
             except SchedulerError as error:
                 self._emit("warning", f"{member.name} ({member.handle.id}) could not be stopped: {error}")
         quick = exit_code if not was_ready and ran_s < QUICK_S else None
-        usage = exit_code == USAGE_EXIT and not was_ready
-        hopeless = never or usage or exit_code == NEVER_EXIT or quick in self._quick_exits or (member.launch is None and not was_ready)
+        never = never or exit_code == NEVER_EXIT or (exit_code == USAGE_EXIT and not was_ready)
+        hopeless = never or quick in self._quick_exits or (member.launch is None and not was_ready)
         if quick is not None:
             self._quick_exits.add(quick)
         if hopeless or member.attempt > self._settings.restarts:
@@ -267,10 +269,17 @@ class Fleet:
         else:
             await self._restart(member)
 
-    def _blame(self, member: Member, exit_code: int | None) -> None:
+    async def _blame(self, member: Member, exit_code: int | None) -> None:
         node = failed_node(member.status)
-        if node is not None and exit_code not in (USAGE_EXIT, NEVER_EXIT) and self._instances is not None:
-            self._instances.blame(node)
+        if node is None or self._instances is None or exit_code in (USAGE_EXIT, NEVER_EXIT):
+            return
+        try:
+            given_up = await self._instances.blame(node)
+        except SchedulerError as error:
+            self._emit("warning", f"the scheduler does not answer: {error}")
+            return
+        if given_up:
+            self._emit("warning", given_up)
 
     async def _restart(self, member: Member) -> None:
         member.attempt += 1

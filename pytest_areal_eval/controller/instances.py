@@ -9,10 +9,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_areal_eval.engines.base import Endpoint, Launch
+from pytest_areal_eval.controller.placement import Placement
+from pytest_areal_eval.controller.settings import Needs
+from pytest_areal_eval.engines.base import Endpoint, Gang, Launch
 from pytest_areal_eval.engines.flags import as_flags
 from pytest_areal_eval.errors import SchedulerError
 from pytest_areal_eval.schedulers.base import Address, Handle, InstanceSpec, Scheduler, Shape, Status
+from pytest_areal_eval.schedulers.postmortem import LAST_LINE
 
 STOP_GRACE_S = 5.0
 TAIL_LINES = 20
@@ -28,6 +31,7 @@ class Instances:
         token: the session's secret, as their engine's launch has put it into their environment.
         server_args: further options of the server's command, ``{"mem_fraction_static": 0.8}``.
         start_timeout_s: overrides the engine's; None keeps it.
+        needs: what they are given beyond what their engine asks for.
     """
 
     def __init__(
@@ -36,9 +40,12 @@ class Instances:
         token: str,
         server_args: Mapping[str, Any] | None,
         start_timeout_s: float | None,
+        needs: Needs | None = None,
     ) -> None:
         self._token = token
         self._scheduler = scheduler
+        self._needs = needs or Needs()
+        self._placement = Placement(scheduler, self._needs)
         self._extra = as_flags(server_args or {})
         self._start_timeout_s = start_timeout_s
         self._lock = threading.Lock()
@@ -49,15 +56,11 @@ class Instances:
 
     async def start(self, name: str, launch: Launch) -> Handle:
         """Queue an instance; the scheduler's own errors are raised."""
-        spec = InstanceSpec(
-            name=name,
-            argv=launch.argv + self._extra,
-            env=launch.env,
-            shape=Shape(gpus_per_node=launch.gpus, cpus_per_node=launch.cpus),
-            ready_path=launch.ready_path,
-            start_timeout_s=self._start_timeout_s or launch.start_timeout_s,
-        )
-        return await asyncio.to_thread(self._start, spec)
+        return await asyncio.to_thread(self._start, name, launch)
+
+    async def blame(self, node: str) -> str:
+        """Count a loss on a node; returns what to say if it is not used again."""
+        return await asyncio.to_thread(self._placement.blame, node)
 
     async def poll(self, handles: Sequence[Handle]) -> dict[Handle, Status]:
         """Their states, in one query."""
@@ -101,16 +104,30 @@ class Instances:
         first = next((line.strip() for line in lines[:-TAIL_LINES] if ERROR.search(line)), "")
         log = f"{self.log_path(handle)}, its end:" if lines else f"{self.log_path(handle)} (empty)"
         said = [f"its first error: {first}"] if first else []
+        why = why.partition(LAST_LINE)[0]  # the log's end follows
         return "\n".join([why, *said, f"command: {self._command(handle)}", f"log: {log}", *lines[-TAIL_LINES:]])
 
-    def _start(self, spec: InstanceSpec) -> Handle:
+    def _start(self, name: str, launch: Launch) -> Handle:
+        spec = self._spec(name, launch, self._placement.shape(name, launch))
         with self._lock:  # so that stop_all sees every handle
             if self._closed:
                 raise SchedulerError(f"{spec.name} is not started: the run ends")
-            handle = self._scheduler.start(spec)
+            handle = self._scheduler.start(spec, self._placement.excluded)
             self._handles.append(handle)
             self._commands[handle] = spec.argv
         return handle
+
+    def _spec(self, name: str, launch: Launch, shape: Shape) -> InstanceSpec:
+        gang = launch.gang if launch.gang is not None and shape.nodes > 1 else Gang(())
+        return InstanceSpec(
+            name=name,
+            argv=launch.argv + gang.every + self._extra,
+            env={**self._needs.env, **launch.env},
+            shape=shape,
+            ready_path=launch.ready_path,
+            start_timeout_s=self._start_timeout_s or launch.start_timeout_s,
+            followers=gang.followers,
+        )
 
     def _command(self, handle: Handle) -> str:
         argv, address = self._commands[handle], self._addresses.get(handle)

@@ -52,7 +52,7 @@ def why_gone(status: Status) -> str:
     if status.reason:
         return status.reason
     if status.lost is not None and status.lost is not Lost.EXITED:
-        return status.lost.value
+        return str(status.lost.value)
     return "is gone" if status.exit_code is None else f"exited with code {status.exit_code}"
 
 

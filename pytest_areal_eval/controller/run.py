@@ -22,6 +22,7 @@ from pytest_areal_eval.controller.replicas import Replica, Replicas
 from pytest_areal_eval.controller.settings import ControllerSettings, Event, EventKind, Snapshot
 from pytest_areal_eval.engines.base import Endpoint, Engine, Launch
 from pytest_areal_eval.errors import ArealEvalError, ConfigError, EngineLost, RequestError
+from pytest_areal_eval.journal.answers import Answer
 from pytest_areal_eval.rewards.pool import RewardPool
 from pytest_areal_eval.schedulers.base import Scheduler
 from pytest_areal_eval.stats.tracker import Trackers
@@ -43,6 +44,7 @@ class Run:
         settings: limits.
         on_episode: receives each finished episode.
         on_event: receives what happens to the servers.
+        on_answer: receives each answer before it is graded, and whether it is an earlier run's.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Run:
         settings: ControllerSettings,
         on_episode: Callable[[Episode], None],
         on_event: Callable[[Event], None],
+        on_answer: Callable[[Answer, bool], None] | None = None,
     ) -> None:
         self.failure: ArealEvalError | None = None
         self.fleet: Fleet | None = None
@@ -67,6 +70,7 @@ class Run:
         self._settings = settings
         self._on_episode = on_episode
         self._on_event = on_event
+        self._on_answer = on_answer
         self._reward_pool = RewardPool(settings.reward_workers, settings.reward_timeout_s, settings.reward_memory_mb)
         self.pool = EpisodePool(loop, self._run_episode, self._note, self._stop_for)
         self._around: Surroundings | None = None
@@ -109,6 +113,7 @@ class Run:
             run_seed=self._settings.seed,
             reward_pool=self._reward_pool,
             trackers=self.trackers,
+            on_answer=None if self._on_answer is None else self._note_answer,
         )
         self.pool.tick()
         self._set_limit()
@@ -220,6 +225,15 @@ class Run:
         except BaseException:
             self._on_episode = _deaf  # it failed once: what follows would come after a gap
             raise
+
+    def _note_answer(self, answer: Answer, old: bool) -> None:
+        if self._on_answer is None:
+            return
+        try:
+            self._on_answer(answer, old)
+        except Exception as error:
+            self._on_answer = None
+            self._stop_for(f"on_answer of item {answer.item_id!r}", error)
 
     def _emit(self, kind: EventKind, text: str) -> None:
         try:

@@ -8,6 +8,21 @@ from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What servers are given beyond what their engine asks for.
+
+    Attributes:
+        env: further variables of their environment; the engine's own win.
+        cpus_per_gpu: CPUs for each GPU, or for a server without GPUs; None: what the engine asks for.
+        mem_gb_per_gpu: memory likewise, in GB; None: the scheduler's default.
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    cpus_per_gpu: int | None = None
+    mem_gb_per_gpu: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ControllerSettings:
     """Limits of a run.
 
@@ -26,6 +41,7 @@ class ControllerSettings:
         reward_workers: processes that grade; None: the pool's own default.
         reward_timeout_s: limit of one reward call.
         reward_memory_mb: memory limit of one grading process; None: none.
+        needs: what servers are given beyond what their engine asks for.
     """
 
     max_concurrency: int | None = None
@@ -42,6 +58,7 @@ class ControllerSettings:
     reward_workers: int | None = None
     reward_timeout_s: float = 15.0
     reward_memory_mb: int | None = 4096
+    needs: Needs = field(default_factory=Needs)
 
     def __post_init__(self) -> None:
         for name in ("max_concurrency", "episode_timeout_s", "request_timeout_s", "max_attempts"):

@@ -17,10 +17,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Gang:
+    """What a server's command ends with where it runs once on each of several nodes.
+
+    Attributes:
+        every: on each of them; ``{rank}``, ``{nnodes}``, ``{master_addr}`` and ``{master_port}`` are filled in.
+        followers: further, on each but the first, which alone answers requests.
+    """
+
+    every: tuple[str, ...]
+    followers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Launch:
     """How to start one replica: argv with ``{host}``, ``{port}`` and ``{nonce}`` placeholders, and what it needs.
 
     ``stages`` says what the lines of its log mean, (regular expression, what the server does), for who waits.
+    ``gpus`` may be more than one node has where there is a ``gang``.
     """
 
     argv: tuple[str, ...]
@@ -30,6 +44,7 @@ class Launch:
     ready_path: str = "/health"
     start_timeout_s: float = 600.0
     stages: tuple[tuple[str, str], ...] = ()
+    gang: Gang | None = None
 
 
 @dataclass(frozen=True)

@@ -105,9 +105,10 @@ class Node:
             environment |= {k.upper(): str(values[k]) for k in ("master_addr", "master_port", "nnodes")}
             environment["NODE_RANK"] = str(self.rank)
         supervisor = [sys.executable, "-I", "-S", os.path.join(self.folder, "supervise.py"), str(os.getpid())]
+        words = self.spec["argv"] + (self.spec["followers"] if self.rank else [])
         with open(self.log, "ab") as output:
             process = subprocess.Popen(
-                [*supervisor, str(self.spec["grace_s"]), "--", *(fill(word, values) for word in self.spec["argv"])],
+                [*supervisor, str(self.spec["grace_s"]), "--", *(fill(word, values) for word in words)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

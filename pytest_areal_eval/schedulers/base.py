@@ -25,7 +25,10 @@ class Shape:
 
 @dataclass(frozen=True)
 class InstanceSpec:
-    """One server to run: ``argv`` with placeholders, its environment on top of the inherited one, its needs."""
+    """One server to run: ``argv`` with placeholders, its environment on top of the inherited one, its needs.
+
+    ``followers`` is added to ``argv`` on each of several nodes but the first.
+    """
 
     name: str
     argv: tuple[str, ...]
@@ -33,6 +36,7 @@ class InstanceSpec:
     shape: Shape = field(default_factory=Shape)
     ready_path: str = "/health"
     start_timeout_s: float = 600.0
+    followers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ class Status:
         address: set from UP on.
         lost: why it is gone.
         exit_code: the process's status where it exited (negative: a signal).
+        node: where it was lost, if that is known and its address does not say it alone.
     """
 
     state: State
@@ -97,6 +102,7 @@ class Status:
     address: Address | None = None
     lost: Lost | None = None
     exit_code: int | None = None
+    node: str = ""
 
 
 @dataclass(frozen=True)

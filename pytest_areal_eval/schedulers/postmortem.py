@@ -12,6 +12,7 @@ ADDRESS_IN_USE = "address already in use"
 """Starts the reason of an instance whose port was taken between pick and bind: another port may work."""
 
 LINE_LIMIT = 300
+LAST_LINE = "; last log line: "
 
 
 def explain(status: int, log_tail: str, *, seconds: float, oom: bool = False) -> tuple[Lost, int, str]:
@@ -35,7 +36,7 @@ def explain(status: int, log_tail: str, *, seconds: float, oom: bool = False) ->
     said = [line for line in lines if not line.startswith("supervise: the ")]
     if said:
         last = said[-1].strip()
-        reason = f"{reason}; last log line: {last if len(last) <= LINE_LIMIT else last[:LINE_LIMIT] + '…'}"
+        reason = f"{reason}{LAST_LINE}{last if len(last) <= LINE_LIMIT else last[:LINE_LIMIT] + '…'}"
     return lost, code, reason
 
 
@@ -57,8 +58,8 @@ def _end(code: int, oom: bool) -> tuple[Lost, str]:
     if code < 0:
         return Lost.KILLED, f"killed by {_signal_name(-code)}"
     if code > 0 and oom:
-        return Lost.EXITED, f"exited with {code} (the kernel has just killed a process: out of memory)"
-    return Lost.EXITED, f"exited with {code}"
+        return Lost.EXITED, f"exited with code {code} (the kernel has just killed a process: out of memory)"
+    return Lost.EXITED, f"exited with code {code}"
 
 
 def _signal_name(number: int) -> str:

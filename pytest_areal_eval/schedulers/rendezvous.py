@@ -93,6 +93,7 @@ class Rendezvous:
         told = {
             "key": key,
             "argv": spec.argv,
+            "followers": spec.followers,
             "env": {**spec.env, processes.MARK: nonce},
             "nodes": spec.shape.nodes,
             "gpus": spec.shape.gpus_per_node,

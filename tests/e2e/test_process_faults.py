@@ -121,7 +121,7 @@ def test_a_server_that_dies_at_start_is_one_message_with_its_logs_end(session: S
     assert text.count("  File ") == 1  # of the log's end
     assert text.count("\nthe engine did not start") == 1
     assert "command: " in text
-    assert "exited with 7" in text
+    assert "exited with code 7" in text
     assert "log: " in text
     assert "0.0000" not in text
     session.leaves_nothing()

@@ -114,7 +114,7 @@ class SchedulerContract:
         handle = scheduler.start(shell("echo first; echo CUDA error: no device >&2; exit 3"))
         status = until_gone(scheduler, handle)
         assert (status.lost, status.exit_code) == (Lost.EXITED, 3)
-        assert "exited with 3 after" in status.reason
+        assert "exited with code 3 after" in status.reason
         assert status.reason.endswith("last log line: CUDA error: no device")
 
     def test_a_killed_server_is_told_with_the_signal(self, scheduler: Scheduler) -> None:

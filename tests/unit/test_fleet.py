@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from support.waiting import until
 from pytest_areal_eval.api import EpisodeStatus, Rollout
 from pytest_areal_eval.controller import ControllerSettings, Event, RolloutController
 from pytest_areal_eval.controller.instances import as_flags
+from pytest_areal_eval.controller.settings import Needs
+from pytest_areal_eval.engines.base import Gang, Launch
 from pytest_areal_eval.errors import CannotFit, ConfigError, EngineLost, EngineStartError, SchedulerError
-from pytest_areal_eval.schedulers.base import Address, Capacity, Handle, InstanceSpec, Lost, State, Status
+from pytest_areal_eval.schedulers.base import Address, Capacity, Handle, InstanceSpec, Lost, NodeFree, State, Status
 from pytest_areal_eval.schedulers.local import LocalScheduler
 
 
@@ -217,19 +220,22 @@ class Scripted:
 
     name = "scripted"
 
-    def __init__(self, lives: Sequence[Sequence[Status | Exception]]) -> None:
+    def __init__(self, lives: Sequence[Sequence[Status | Exception]], nodes: Sequence[str] = (), gpus: int = 0) -> None:
         self._lives = [list(life) for life in lives]
+        self._nodes = tuple(NodeFree(name, gpus_total=gpus, gpus_free=gpus) for name in nodes)
+        self.excluded: list[set[str]] = []
         self._by_handle: dict[Handle, list[Status | Exception]] = {}
         self.started: list[InstanceSpec] = []
         self.stopped: list[Handle] = []
 
     def capacity(self) -> Capacity:
-        return Capacity(())
+        return Capacity(self._nodes)
 
     def start(self, spec: InstanceSpec, exclude: Collection[str] = ()) -> Handle:
         if not self._lives:
             raise CannotFit(f"{spec.name} wants 8 GPUs; there are 2")
         handle = Handle(spec.name, len(self.started) + 1, "4312")
+        self.excluded.append(set(exclude))
         self.started.append(spec)
         self._by_handle[handle] = self._lives.pop(0)
         return handle
@@ -302,15 +308,153 @@ def test_what_cannot_fit_is_raised_as_it_is() -> None:
         pass
 
 
-def test_how_an_instance_was_lost_is_told() -> None:
+def test_how_an_instance_was_lost_is_told_once() -> None:
     scripted = Scripted([[_gone(lost=Lost.OOM, exit_code=-9, reason="oom-kill event in step 4312.0")]])
-    with (
-        pytest.raises(EngineStartError, match=r"exited with code -9; out of memory: oom-kill event") as caught,
-        running(StandinEngine(), scripted, restarts=0),
-    ):
+    with pytest.raises(EngineStartError) as caught, running(StandinEngine(), scripted, restarts=0):
         pass
+    assert str(caught.value).startswith("the engine did not start; role/0, attempt 1: oom-kill event in step 4312.0\n")
     assert "log: /logs/role_0.log" in str(caught.value)
     assert "Detected 1 oom_kill event" in str(caught.value)
+
+
+def test_a_loss_without_a_reason_is_told_by_its_kind() -> None:
+    with (
+        pytest.raises(EngineStartError, match="role/0, attempt 1: node lost\n"),
+        running(StandinEngine(), Scripted([[_gone(lost=Lost.NODE)]]), restarts=0),
+    ):
+        pass
+
+
+def test_an_exit_that_no_start_can_help_is_not_tried_again() -> None:
+    """EX_CONFIG: a torn checkpoint stays torn, however long it took to find out."""
+    ready = [_up(1), _gone(lost=Lost.EXITED, exit_code=78, reason="exited with code 78 after 90.0 s")]
+    scripted = Scripted([ready])
+    with (
+        pytest.raises(EngineStartError, match=r"attempt 1: exited with code 78 after 90\.0 s"),
+        running(StandinEngine(), scripted, restarts=5),
+    ):
+        pass
+    assert len(scripted.started) == 1
+
+
+# Nodes
+
+
+def _on(node: str, **known: Any) -> Status:
+    address = Address("127.0.0.1", 1, "n", "/logs/role_0.log", nodes=(node,))
+    return _gone(**{"lost": Lost.EXITED, "exit_code": 7, **known}, address=address)
+
+
+@pytest.mark.parametrize("lost", [Lost.EXITED, Lost.OOM, Lost.NODE])
+def test_a_node_that_loses_two_servers_is_not_used_again_and_that_is_said_once(lost: Lost) -> None:
+    events: list[Event] = []
+    with in_thread(nonce="n") as server:
+        lives = [[_on("node2", lost=lost, exit_code=code)] for code in (3, 4, 5)]
+        scripted = Scripted([*lives, [_up(server.port)]], nodes=("node1", "node2"))
+        with running(StandinEngine(), scripted, events.append, restarts=5) as controller:
+            assert run_rows(controller, 3)[0].reward == 1.0
+    assert scripted.excluded == [set(), set(), {"node2"}, {"node2"}]
+    said = [e.text for e in events if e.kind == "warning"]
+    assert said == ["node2 is not used again: 2 servers were lost there"]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        {"lost": Lost.PREEMPTED},
+        {"lost": Lost.CANCELLED},
+        {"lost": Lost.TIME_LIMIT},
+    ],
+)
+def test_a_loss_that_is_not_the_nodes_fault_is_not_counted(loss: dict[str, Lost]) -> None:
+    lives = [[_on("node2", exit_code=None, **loss)] for _ in range(3)]
+    scripted = Scripted(lives, nodes=("node1", "node2"))
+    with pytest.raises(EngineStartError), running(StandinEngine(), scripted, restarts=2):
+        pass
+    assert scripted.excluded == [set(), set(), set()]
+
+
+def test_of_a_gang_only_the_node_that_failed_is_blamed() -> None:
+    address = Address("127.0.0.1", 1, "n", "/logs/role_0.log", nodes=("node1", "node2"))
+    told = [[_gone(address=address, lost=Lost.EXITED, exit_code=code, node="node2")] for code in (3, 4)]
+    untold = [[_gone(address=address, lost=Lost.EXITED, exit_code=code)] for code in (5, 6)]
+    scripted = Scripted([*untold, *told, [_gone(lost=Lost.UNKNOWN)]], nodes=("node1", "node2", "node3", "node4"))
+    with pytest.raises(EngineStartError), running(StandinEngine(), scripted, restarts=4):
+        pass
+    assert scripted.excluded == [set(), set(), set(), set(), {"node2"}]
+
+
+def test_the_last_half_of_the_nodes_is_never_given_up() -> None:
+    """Where servers fail everywhere it is not the nodes, and the run must still say what it is."""
+    nodes = ("node1", "node2", "node3")
+    lives = [[_on(node, exit_code=code)] for code, node in enumerate((*nodes, *nodes), 3)]
+    scripted = Scripted(lives, nodes=nodes)
+    with pytest.raises(EngineStartError, match="exited with code 8"), running(StandinEngine(), scripted, restarts=5):
+        pass
+    assert scripted.excluded == [set(), set(), set(), set(), {"node1"}, {"node1"}]
+
+
+def test_the_only_machine_is_never_given_up(scheduler: LocalScheduler) -> None:
+    engine = StandinEngine(arguments=["--latency-ms", "5", "--die-after", "20"])
+    with running(engine, scheduler, restarts=3) as controller:
+        run_rows(controller, 200)
+        assert "role/0, attempt 4: exited with code 9" in str(controller.failure)
+
+
+# Replicas over several nodes
+
+
+class Split(StandinEngine):
+    """A replica that asks for GPUs, on several nodes where it has to."""
+
+    def __init__(self, gpus: int, gang: Gang | None) -> None:
+        super().__init__()
+        self.wanted = gpus, gang
+
+    def launch(self, name: str, token: str) -> Launch | None:
+        launch = super().launch(name, token)
+        return launch and replace(launch, gpus=self.wanted[0], gang=self.wanted[1])
+
+
+GANG = Gang(("--nnodes", "{nnodes}", "--node-rank", "{rank}"), ("--headless",))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "each"),
+    [(1, 1, 1), (8, 1, 8), (12, 2, 6), (16, 2, 8), (20, 4, 5)],
+)
+def test_a_replica_above_one_nodes_gpus_is_one_gang_in_equal_parts(gpus: int, nodes: int, each: int) -> None:
+    scripted = Scripted([[_gone(lost=Lost.NODE)]], nodes=("a", "b", "c", "d"), gpus=8)
+    with pytest.raises(EngineStartError), running(Split(gpus, GANG), scripted, restarts=0):
+        pass
+    (spec,) = scripted.started
+    assert (spec.shape.nodes, spec.shape.gpus_per_node) == (nodes, each)
+    assert (spec.argv[-4:] == GANG.every, spec.followers == GANG.followers) == ((nodes > 1,) * 2)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "gang", "says"),
+    [
+        (16, None, "role/0 asks for 16 GPUs; the largest node has 8, and its engine runs on one node"),
+        (24, GANG, "role/0 asks for 24 GPUs; the largest node has 8, and there are no 3 nodes with 8"),
+        (11, GANG, "role/0 asks for 11 GPUs; the largest node has 8, and there are no 11 nodes with 1"),
+    ],
+)
+def test_a_replica_that_cannot_be_spread_is_refused(gpus: int, gang: Gang | None, says: str) -> None:
+    scripted = Scripted([], nodes=("a", "b"), gpus=8)
+    with pytest.raises(CannotFit, match=says), running(Split(gpus, gang), scripted):
+        pass
+
+
+def test_what_servers_are_given_beyond_their_engines_wishes() -> None:
+    needs = Needs(env={"NCCL_DEBUG": "WARN", "AREAL_EVAL_TOKEN": "x"}, cpus_per_gpu=6, mem_gb_per_gpu=40.0)
+    scripted = Scripted([[_gone(lost=Lost.NODE)]], nodes=("a",), gpus=8)
+    with pytest.raises(EngineStartError), running(Split(2, None), scripted, restarts=0, needs=needs):
+        pass
+    (spec,) = scripted.started
+    assert spec.env["NCCL_DEBUG"] == "WARN"
+    assert spec.env["AREAL_EVAL_TOKEN"] != "x"
+    assert (spec.shape.cpus_per_node, spec.shape.mem_gb_per_node) == (12, 80.0)
 
 
 def test_a_scheduler_that_stops_answering_does_not_end_a_run_that_goes_well() -> None:

@@ -400,10 +400,10 @@ class TestPostmortem:
     @pytest.mark.parametrize(
         ("status", "oom", "lost", "code", "says"),
         [
-            (0, False, Lost.EXITED, 0, "exited with 0"),
-            (1, False, Lost.EXITED, 1, "exited with 1"),
+            (0, False, Lost.EXITED, 0, "exited with code 0"),
+            (1, False, Lost.EXITED, 1, "exited with code 1"),
             (1, True, Lost.EXITED, 1, "the kernel has just killed a process"),
-            (0, True, Lost.EXITED, 0, "exited with 0 after"),
+            (0, True, Lost.EXITED, 0, "exited with code 0 after"),
             (137, False, Lost.KILLED, -9, "killed by SIGKILL (perhaps out of memory)"),
             (-9, True, Lost.OOM, -9, "out of memory"),
             (134, True, Lost.KILLED, -6, "killed by SIGABRT"),
@@ -417,7 +417,7 @@ class TestPostmortem:
 
     def test_what_the_supervisor_logs_is_not_the_servers_last_line(self) -> None:
         log = "loading\n\nsupervise: the command ended with 1\n"
-        assert postmortem.explain(1, log, seconds=1)[2] == "exited with 1 after 1.0 s; last log line: loading"
+        assert postmortem.explain(1, log, seconds=1)[2] == "exited with code 1 after 1.0 s; last log line: loading"
 
     def test_a_very_long_last_line_is_cut(self) -> None:
         assert len(postmortem.explain(1, "x" * 10_000, seconds=1)[2]) < 400

@@ -27,6 +27,8 @@ from pytest_areal_eval.engines.hf_server.service import Service
 from pytest_areal_eval.errors import CheckpointError
 
 TOKEN_VARIABLE = "AREAL_EVAL_TOKEN"
+NEVER_EXIT = 78
+"""EX_CONFIG of sysexits.h: this checkpoint or environment will never serve, so another start is no use."""
 MAX_BODY_BYTES = 256 * 2**20
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -67,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
 async def _serve(options: argparse.Namespace, token: str) -> int:
     service = Service(options.served_model_name, options.nonce, options.max_batch)
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    failure: list[str] = []
+    failure: list[tuple[int, str]] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     # A client that goes away cancels its handler, and so frees its rows.
@@ -75,8 +77,8 @@ async def _serve(options: argparse.Namespace, token: str) -> int:
     await runner.setup()
     await web.TCPSite(runner, options.host, options.port).start()
 
-    def give_up(message: str) -> None:
-        failure.append(message)
+    def give_up(status: int, message: str) -> None:
+        failure.append((status, message))
         ended.set()
 
     threading.Thread(target=_own_the_model, args=(options, service, loop, give_up), daemon=True).start()
@@ -84,29 +86,30 @@ async def _serve(options: argparse.Namespace, token: str) -> int:
     if service.batcher is not None:
         service.batcher.close()
     await runner.cleanup()
-    for message in failure:
+    for _, message in failure:
         print(message, file=sys.stderr)
-    return 1 if failure else 0
+    return failure[0][0] if failure else 0
 
 
 def _own_the_model(
     options: argparse.Namespace,
     service: Service,
     loop: asyncio.AbstractEventLoop,
-    give_up: Callable[[str], None],
+    give_up: Callable[[int, str], None],
 ) -> None:
     """The model's thread: load, then batch until the server ends."""
     try:
         _load_and_run(options, service, loop)
     except CheckpointError as e:
-        message = str(e)
+        status, message = NEVER_EXIT, str(e)
     except ImportError as e:
+        status = NEVER_EXIT
         message = f"cannot import {e.name}: {e}\nInstall the embedded engine: pip install 'pytest-areal-eval[hf]'"
     except Exception:  # a bug of this server: without its thread it would answer nothing, so it ends and says why
-        message = traceback.format_exc()
+        status, message = 1, traceback.format_exc()
     else:
         return
-    loop.call_soon_threadsafe(give_up, message)
+    loop.call_soon_threadsafe(give_up, status, message)
 
 
 def _load_and_run(options: argparse.Namespace, service: Service, loop: asyncio.AbstractEventLoop) -> None:

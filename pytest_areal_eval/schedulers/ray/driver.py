@@ -102,8 +102,9 @@ class Cluster:
         """Ask for a placement group and begin to care for its instance; returns the group's id.
 
         Args:
-            order: ``name``, ``attempt``, ``log``, ``nonce``, ``argv``, ``env``, ``python``; ``bundle``, the resources
-                of one node; ``nodes``, how many; ``device``, the kind of accelerator; ``exclude``, ids of nodes.
+            order: ``name``, ``attempt``, ``log``, ``nonce``, ``argv``, ``followers``, ``env``, ``python``; ``bundle``,
+                the resources of one node; ``nodes``, how many; ``device``, the kind of accelerator; ``exclude``, ids of
+                nodes.
         """
         instance = Instance(order, self)
         self._instances[instance.id] = instance
@@ -195,7 +196,8 @@ class Instance:
         orders = [self._part(rank, places) for rank in range(order["nodes"])]
         self._launching = True  # from here on there are processes to be ended
         await asyncio.gather(*(a.launch.remote(part) for a, part in zip(self._actors, orders, strict=True)))
-        self.facts |= {"state": "up", "places": places}
+        names = {one["NodeID"]: one["NodeName"] for one in ray.nodes()}
+        self.facts |= {"state": "up", "places": [place | {"name": names[place["node"]]} for place in places]}
 
     def _part(self, rank: int, places: list[dict[str, Any]]) -> dict[str, Any]:
         order, here, first = self._order, places[rank], places[0]
@@ -206,7 +208,7 @@ class Instance:
             env |= {name.upper(): str(values[name]) for name in ("master_addr", "master_port", "nnodes")}
             env["NODE_RANK"] = str(rank)
         return {
-            "argv": order["argv"],
+            "argv": order["argv"] + (order["followers"] if rank else []),
             "env": env,
             "values": values,
             "devices": {"GPU": [], order["device"]: here["devices"]},

@@ -139,6 +139,7 @@ class RayScheduler:
             "log": log,
             "nonce": nonce,
             "argv": spec.argv,
+            "followers": spec.followers,
             "env": {**spec.env, processes.MARK: nonce},
             "python": sys.executable,
             "bundle": bundle,
@@ -264,7 +265,8 @@ class RayScheduler:
         text = logs.tail(one.log + (f".{end['rank']}" if end["rank"] else ""), 50, one.secrets)
         lost, code, reason = postmortem.explain(end["code"], text, seconds=end["seconds"], oom=end["oom"])
         reason = f"rank {end['rank']}: {reason}" if one.shape.nodes > 1 else reason
-        return Status(State.GONE, reason, address=address, lost=lost, exit_code=code)
+        where = facts["places"][end["rank"]]["name"]
+        return Status(State.GONE, reason, address=address, lost=lost, exit_code=code, node=where)
 
     def _where(self, one: _Instance, facts: Mapping[str, Any]) -> Address | None:
         places = facts.get("places")
@@ -275,7 +277,7 @@ class RayScheduler:
             places[0]["port"],
             one.nonce,
             one.log,
-            nodes=tuple(place["host"] for place in places),
+            nodes=tuple(place["name"] for place in places),
             gpus=tuple(tuple(place["devices"]) for place in places),
         )
 

@@ -140,7 +140,8 @@ class Jobs:
         said = f"job {job} {line.state}"
         reason = "" if line.reason == "None" else f" {line.reason}"
         if line.state in commands.ENDED:
-            return Seen("gone", f"{said}{reason}", lost=commands.ENDED[line.state])
+            node = "" if {"[", ","} & set(line.nodes) else line.nodes
+            return Seen("gone", f"{said}{reason}", lost=commands.ENDED[line.state], node=node)
         if line.state in ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED"):
             never = line.reason in commands.NEVER
             start = "" if line.start in ("N/A", "") else f", expected to start at {line.start}"

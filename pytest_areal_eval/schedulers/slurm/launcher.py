@@ -21,12 +21,14 @@ class Seen:
         reason: for a person.
         never: it will never run.
         lost: why it is gone.
+        node: where it was, if that was one node.
     """
 
     state: Literal["waiting", "running", "gone"]
     reason: str
     never: bool = False
     lost: Lost | None = None
+    node: str = ""
 
 
 class Launcher(Protocol):

@@ -104,7 +104,7 @@ class SlurmScheduler:
         """
         if self._closed.is_set():
             raise SchedulerError(f"{spec.name} cannot start: the Slurm scheduler is closed.")
-        self._check_fits(spec)
+        self._check_fits(spec, exclude)
         self._shared.open()
         self._attempts[spec.name] += 1
         attempt, nonce = self._attempts[spec.name], secrets.token_hex(8)
@@ -175,9 +175,9 @@ class SlurmScheduler:
         finally:
             self._shared.close()  # ends the lease, and with it whatever Slurm did not let us stop
 
-    def _check_fits(self, spec: InstanceSpec) -> None:
-        shape, place = spec.shape, self._launcher.place
-        nodes = self.capacity().nodes
+    def _check_fits(self, spec: InstanceSpec, exclude: Collection[str]) -> None:
+        shape, place = spec.shape, self._launcher.place + (f" without {', '.join(sorted(exclude))}" if exclude else "")
+        nodes = [node for node in self.capacity().nodes if node.name not in exclude]
         if shape.nodes > len(nodes):
             raise CannotFit(f"{spec.name} asks for {shape.nodes} nodes; {place} has {len(nodes)}.")
         largest = max((node.gpus_total for node in nodes), default=0)
@@ -187,7 +187,8 @@ class SlurmScheduler:
                 "Spread the replica over several nodes or ask for another partition: --slurm-partition=NAME",
             )
         total = sum(node.gpus_total for node in nodes)
-        ours = sum(one.gpus for one in list(self._instances.values()) if one.final is None and not one.stopped)
+        running = [one for one in list(self._instances.values()) if one.final is None and not one.stopped]
+        ours = sum(one.gpus for one in running if one.address is None or not {*exclude}.intersection(one.address.nodes))
         wanted = shape.nodes * shape.gpus_per_node
         if wanted and ours + wanted > total:
             raise CannotFit(
@@ -209,7 +210,7 @@ class SlurmScheduler:
     def _ended(self, instance: _Instance, end: Event) -> Status:
         """By itself, as its agent says."""
         if end.facts["why"] == "failed":
-            return self._gone(instance, Lost.EXITED, f"{end.node}: {end.facts['error']}", 1)
+            return self._gone(instance, Lost.EXITED, f"{end.node}: {end.facts['error']}", 1, end.node)
         if end.facts["why"] == "lease":
             why = f"{end.node} saw the lease stand still; is the shared folder slow, or was this process stopped?"
             return self._gone(instance, Lost.CANCELLED, why)
@@ -217,21 +218,23 @@ class SlurmScheduler:
         facts = end.facts
         lost, code, reason = postmortem.explain(facts["code"], tail, seconds=facts["seconds"], oom=facts["oom"])
         where = f"rank {end.rank} on {end.node} " if instance.spec.shape.nodes > 1 else ""
-        return self._gone(instance, lost, where + reason, code)
+        return self._gone(instance, lost, where + reason, code, end.node)
 
     def _taken(self, instance: _Instance, seen: Seen, heard: bool) -> Status:
         """By Slurm, or before its agent could say anything."""
         if heard or seen.lost is not Lost.EXITED:
-            return self._gone(instance, seen.lost or Lost.UNKNOWN, seen.reason)
+            return self._gone(instance, seen.lost or Lost.UNKNOWN, seen.reason, node=seen.node)
         output = self._launcher.output(instance.handle.id)
         if output.exists():
             said = logs.tail(str(output), 1).strip() or "nothing"
-            return self._gone(instance, Lost.EXITED, f"{seen.reason} before its server was started; it said: {said}")
+            return self._gone(
+                instance, Lost.EXITED, f"{seen.reason} before its server was started; it said: {said}", node=seen.node
+            )
         why = f"{seen.reason} and wrote nothing into {self._shared.folder}: do nodes see it? --shared-dir=DIR"
         return replace(self._gone(instance, Lost.EXITED, why), never=True)
 
-    def _gone(self, instance: _Instance, lost: Lost, reason: str, code: int | None = None) -> Status:
-        return Status(State.GONE, reason, address=instance.address, lost=lost, exit_code=code)
+    def _gone(self, instance: _Instance, lost: Lost, reason: str, code: int | None = None, node: str = "") -> Status:
+        return Status(State.GONE, reason, address=instance.address, lost=lost, exit_code=code, node=node)
 
     def _status(self, handle: Handle, seen: dict[str, Seen]) -> Status:
         instance = self._instances.get(handle)
