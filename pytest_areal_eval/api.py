@@ -333,12 +333,14 @@ class Score:
         metrics: further numbers.
         extracted: the answer as the grader read it.
         gold: the answer that was expected.
+        failure: the assertion that failed, where a strict test's own gave the reward.
     """
 
     value: float
     metrics: Mapping[str, float] = field(default_factory=dict)
     extracted: str | None = None
     gold: str | None = None
+    failure: str = ""
 
 
 RewardFn = Callable[..., Any]

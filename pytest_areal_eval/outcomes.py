@@ -16,7 +16,6 @@ from pytest_areal_eval.errors import ArealEvalError
 from pytest_areal_eval.report.text import printable
 from pytest_areal_eval.session import SESSION, EvaluationSession, Group, membership
 from pytest_areal_eval.stats.results import EpisodeResult, ItemResult
-from pytest_areal_eval.workflows.testbody import TestBodyWorkflow
 
 if TYPE_CHECKING:
     from pytest_areal_eval.controller import RolloutController
@@ -83,12 +82,9 @@ def call(item: pytest.Function) -> bool | None:
         pytest.fail(explain(wrong, len(rollout.episodes)), pytrace=False)
     if not group.plan.is_async:
         return None
-    workflow = group.workflow
-    assert isinstance(workflow, TestBodyWorkflow)
-    for episode in rollout.episodes:
-        failure = workflow.failures.pop((episode.item_id, episode.index), None)
-        if failure is not None:
-            pytest.fail(failure, pytrace=False)
+    for episode in rollout.episodes if group.plan.strict else ():
+        if episode.traceback:  # the assertion that failed
+            pytest.fail(episode.traceback, pytrace=False)
     return True
 
 

@@ -21,6 +21,7 @@ from pytest_areal_eval.controller.run import Run
 from pytest_areal_eval.controller.settings import ControllerSettings, Event, Snapshot
 from pytest_areal_eval.engines.base import Endpoint, Engine
 from pytest_areal_eval.errors import ArealEvalError
+from pytest_areal_eval.journal.answers import Answer
 from pytest_areal_eval.schedulers.base import Scheduler
 from pytest_areal_eval.workflows.base import resolve_workflow
 
@@ -39,9 +40,12 @@ class RolloutController:
         on_episode: called in the loop's thread with each finished episode before its rollout is announced; what it
             raises stops the run and becomes :attr:`failure`.
         on_event: called in the loop's thread with what a waiting person wants to read.
+        on_answer: called in the loop's thread with each answer of the engine before it is graded, and whether it is
+            an earlier run's; what it raises stops the run as ``on_episode``'s does.
 
     Attributes:
         on_episode: as given; may be set until the first ``submit``.
+        on_answer: the same.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class RolloutController:
         tokenizer: Any = None,
         on_episode: Callable[[Episode], None] | None = None,
         on_event: Callable[[Event], None] | None = None,
+        on_answer: Callable[[Answer, bool], None] | None = None,
     ) -> None:
         self.engine = engine
         self.settings = settings or ControllerSettings()
@@ -60,6 +65,7 @@ class RolloutController:
         self._tokenizer = tokenizer
         self.on_episode = on_episode
         self.on_event = on_event
+        self.on_answer = on_answer
         self._task_ids = itertools.count()
         self._workflows: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
         self._loop: LoopThread | None = None
@@ -89,7 +95,13 @@ class RolloutController:
             raise RuntimeError("this controller was initialized before; make a new one")
         self._loop = loop = LoopThread("areal-eval")
         self._run = run = Run(
-            loop.loop, self.engine, self._scheduler, self.settings, self._episode_ended, self._happened
+            loop.loop,
+            self.engine,
+            self._scheduler,
+            self.settings,
+            self._episode_ended,
+            self._happened,
+            self._answered,
         )
         try:
             loop.call(run.start(role, server_args, server_infos, self._tokenizer))
@@ -113,6 +125,8 @@ class RolloutController:
         template_kwargs: Mapping[str, Any] | None = None,
         timeout_s: float | None = None,
         callback: Callable[[Rollout], None] | None = None,
+        finished: Mapping[int, Episode] | None = None,
+        answers: Mapping[int, Sequence[Answer]] | None = None,
     ) -> int:
         """Hand an item in; returns its task id at once.
 
@@ -128,12 +142,19 @@ class RolloutController:
             timeout_s: limit of one episode; None: the settings'.
             callback: receives the rollout in the loop's thread, and ``wait`` does not return it; what it raises stops
                 the run and becomes :attr:`failure`.
+            finished: episodes by index that an earlier run finished; they do not run again.
+            answers: what an earlier run's engine answered to the others, by index: each request that is asked again
+                gets its answer from here.
 
         Raises:
             ConfigError: the workflow cannot be built.
+            ValueError: ``group_size`` is not positive, or ``finished`` leaves nothing to run.
         """
         if group_size < 1:
             raise ValueError(f"group_size must be >= 1, got {group_size}")
+        episodes = [(finished or {}).get(index) for index in range(group_size)]
+        if None not in episodes:
+            raise ValueError(f"all {group_size} episodes of item {item_id!r} are finished; nothing is left to run")
         run, task_id = self._started(), next(self._task_ids)
         resolved = self._resolve(workflow, workflow_kwargs)
         if getattr(resolved, "grades_in_pool", False):
@@ -149,8 +170,9 @@ class RolloutController:
                 template_kwargs=template_kwargs or {},
                 timeout_s=self.settings.episode_timeout_s if timeout_s is None else timeout_s,
                 callback=callback,
-                episodes=[None] * group_size,
-                missing=group_size,
+                episodes=episodes,
+                missing=episodes.count(None),
+                answers=answers or {},
             )
         )
         return task_id
@@ -271,6 +293,10 @@ class RolloutController:
     def _episode_ended(self, episode: Episode) -> None:
         if self.on_episode is not None:
             self.on_episode(episode)
+
+    def _answered(self, answer: Answer, old: bool) -> None:
+        if self.on_answer is not None:
+            self.on_answer(answer, old)
 
     def _happened(self, event: Event) -> None:
         if self.on_event is not None:

@@ -6,8 +6,8 @@ import asyncio
 import hashlib
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,9 +16,10 @@ from pytest_areal_eval.api import Episode, EpisodeStatus, GenerationHyperparamet
 from pytest_areal_eval.controller.client import EngineClient
 from pytest_areal_eval.controller.clock import Clock
 from pytest_areal_eval.controller.place import Place
-from pytest_areal_eval.controller.recording import EpisodeEngine
+from pytest_areal_eval.controller.recording import EpisodeEngine, Note
 from pytest_areal_eval.engines.base import Engine
 from pytest_areal_eval.errors import ArealEvalError, EngineLost, GraderError, GraderTimeout, PromptTooLong
+from pytest_areal_eval.journal.answers import Answer
 from pytest_areal_eval.rewards.answers import unfinished_thinking
 from pytest_areal_eval.rewards.pool import RewardPool
 from pytest_areal_eval.rewards.values import as_score
@@ -47,6 +48,7 @@ class Submission:
         callback: receives the rollout instead of ``wait``.
         episodes: those that are finished, by index.
         missing: how many are not.
+        answers: what an earlier run's engine answered to the unfinished ones, by index.
         cancelled: nobody waits for it any more.
     """
 
@@ -61,21 +63,12 @@ class Submission:
     callback: Callable[[Rollout], None] | None
     episodes: list[Episode | None]
     missing: int
+    answers: Mapping[int, Sequence[Answer]] = field(default_factory=dict)
     cancelled: bool = False
 
     def rollout(self) -> Rollout:
         """The finished item."""
-        episodes = tuple(e for e in self.episodes if e is not None)
-        start = min(e.started_at for e in episodes)
-        return Rollout(
-            item=self.data,
-            item_id=self.item_id,
-            episodes=episodes,
-            task_id=self.task_id,
-            evaluation=self.evaluation,
-            started_at=start,
-            duration_s=max(e.started_at + e.latency_s for e in episodes) - start,
-        )
+        return rollout_of(self.data, [e for e in self.episodes if e is not None], self.task_id)
 
 
 @dataclass(eq=False, slots=True)
@@ -119,6 +112,7 @@ class Surroundings:
     run_seed: int
     reward_pool: RewardPool
     trackers: Trackers
+    on_answer: Callable[[Answer, bool], None] | None = None
 
 
 async def run_episode(unit: Unit, around: Surroundings) -> Episode:
@@ -151,6 +145,37 @@ async def run_episode(unit: Unit, around: Surroundings) -> Episode:
     adopt(around.trackers)
     outcome = await _outcome(unit, engine)
     return _episode(unit, engine, outcome, seed, started_at, time.perf_counter() - started)
+
+
+def _note(unit: Unit, on_answer: Callable[[Answer, bool], None] | None) -> Note | None:
+    if on_answer is None:
+        return None
+    item, index = unit.submission, unit.index
+
+    def note(request: int, key: str, response: Mapping[str, Any], old: bool) -> None:
+        on_answer(Answer(item.evaluation, item.item_id, index, request, key, response), old)
+
+    return note
+
+
+def rollout_of(data: Mapping[str, Any], episodes: Sequence[Episode], task_id: int = -1) -> Rollout:
+    """A finished item.
+
+    Args:
+        data: its record.
+        episodes: all of its episodes, by index; at least one.
+        task_id: what ``submit`` returned for it, if it was submitted.
+    """
+    start = min(e.started_at for e in episodes)
+    return Rollout(
+        item=data,
+        item_id=episodes[0].item_id,
+        episodes=tuple(episodes),
+        task_id=task_id,
+        evaluation=episodes[0].evaluation,
+        started_at=start,
+        duration_s=max(e.started_at + e.latency_s for e in episodes) - start,
+    )
 
 
 def ended_from_outside(unit: Unit) -> Episode:
@@ -186,7 +211,8 @@ async def _outcome(unit: Unit, engine: EpisodeEngine) -> Outcome:
 def _judge(value: Any, where: str, engine: EpisodeEngine) -> Outcome:
     if value is None:
         return Outcome(EpisodeStatus.REJECTED, error="the workflow returned None: it rejected the episode")
-    return Outcome(_scored_status(engine), as_score(value, where))
+    score = as_score(value, where)
+    return Outcome(_scored_status(engine), score, traceback=score.failure[-TRACEBACK_LIMIT:])
 
 
 def _scored_status(engine: EpisodeEngine) -> EpisodeStatus:

@@ -69,7 +69,7 @@ class EpisodePool:
         """Queue an item's episodes."""
         self._results.expect(submission)
         with self._lock:
-            self._queue.extend((submission, index) for index in range(submission.missing))
+            self._queue.extend((submission, index) for index, found in enumerate(submission.episodes) if found is None)
             wake, self._wakes = not self._wakes, True
         if wake:
             self._loop.call_soon_threadsafe(self._woken)

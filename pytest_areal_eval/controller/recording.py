@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,10 @@ from pytest_areal_eval.controller.clock import Clock
 from pytest_areal_eval.controller.place import Place
 from pytest_areal_eval.engines.base import EngineInfo
 from pytest_areal_eval.errors import PromptTooLong
+from pytest_areal_eval.journal.answers import Answer, request_key, response_of, response_to_dict
+
+Note = Callable[[int, str, Mapping[str, Any], bool], None]
+"""Receives each answer before the workflow does: (number of the request, its key, the response, whether it is old)."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ class EpisodeEngine:
         template_kwargs: the evaluation's chat template arguments.
         place: the episode's place among those in flight, which each request needs.
         seed: the episode's; request ``i`` gets ``seed + i`` unless it brings its own or is greedy.
+        answers: what was answered in an earlier run; the same request at the same place gets the same answer.
+        note: receives each answer before the workflow does.
     """
 
     def __init__(
@@ -57,6 +63,8 @@ class EpisodeEngine:
         template_kwargs: Mapping[str, Any] | None = None,
         seed: int | None = None,
         place: Place | None = None,
+        answers: Sequence[Answer] = (),
+        note: Note | None = None,
     ) -> None:
         self.info = info
         self.tokenizer = tokenizer
@@ -70,6 +78,8 @@ class EpisodeEngine:
         self._clock = clock
         self._seed = seed
         self._place = place
+        self._answers = {(answer.request, answer.key): answer for answer in answers}
+        self._note = note
 
     async def agenerate(self, req: ModelRequest) -> ModelResponse:
         """Generate once.  ``req`` is not changed; its answer is cut to what context and ``max_tokens`` leave.
@@ -86,10 +96,11 @@ class EpisodeEngine:
             )
         request = dataclasses.replace(req, gconfig=self._sampling(req))
         self.requests += 1
+        number = self.requests
         self.asked = request
         if self._place is not None:
             await self._place.back()
-        response = await self._client.generate(request, self._clock, self.progress)
+        response = await self._answer(number, req, request)
         self.exchanges.append((request, response))
         return response
 
@@ -146,6 +157,23 @@ class EpisodeEngine:
             return ""
         request, response = self.exchanges[-1]
         return answer_text(response, request.tokenizer or self.tokenizer)
+
+    async def _answer(self, number: int, asked: ModelRequest, request: ModelRequest) -> ModelResponse:
+        """The earlier run's answer, else the engine's.  The key is what was asked for, before any limit cut it."""
+        if self._note is None and not self._answers:
+            return await self._client.generate(request, self._clock, self.progress)
+        key = request_key(asked)
+        old = self._answers.get((number, key))
+        if old is not None:
+            response = response_of(old, request)
+            self.progress.total_attempts += response.attempts
+            self.progress.replica = response.replica
+        else:
+            response = await self._client.generate(request, self._clock, self.progress)
+        if self._note is not None:
+            said = old.response if old is not None else response_to_dict(response)
+            self._note(number, key, said, old is not None)
+        return response
 
     def _sampling(self, req: ModelRequest) -> GenerationHyperparameters:
         gconfig = req.gconfig

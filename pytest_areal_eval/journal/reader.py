@@ -6,18 +6,26 @@ the caller gives a list, logged as a warning where not.  A torn last line is an 
 
 from __future__ import annotations
 
+import gc
+import json
 import logging
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_areal_eval.api import Episode
 from pytest_areal_eval.errors import JournalError
+from pytest_areal_eval.journal.answers import GENERATION, Answer, answer_key, answer_of
 from pytest_areal_eval.journal.record import EPISODE, SCHEMA, EpisodeKey, decode_line, episode_from_dict
 from pytest_areal_eval.journal.writer import journal_path
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
+_ANSWER = f'{{"v":{SCHEMA},"kind":"{GENERATION}",'.encode()
+"""How an answer's line begins.  It is as long as its episode's, so where episodes are wanted it is not decoded."""
 
 
 @dataclass(frozen=True)
@@ -60,30 +68,89 @@ def latest_episodes(where: Path, problems: list[Problem] | None = None) -> dict[
     Within a file the later line is the last write; between files (one a process) the later ``at`` is.
     Arguments and errors are those of :func:`read_episodes`.
     """
-    latest: dict[EpisodeKey, Episode] = {}
+    return _latest(where, problems, episode_from_dict)
+
+
+def latest_records(where: Path, problems: list[Problem] | None = None) -> dict[EpisodeKey, dict[str, Any]]:
+    """The same with each line's content as it stands: 100,000 lines take half the time that their episodes would."""
+    return _latest(where, problems, lambda record: record)
+
+
+def latest_answers(
+    where: Path, *, without: Container[EpisodeKey] = (), problems: list[Problem] | None = None
+) -> dict[EpisodeKey, list[Answer]]:
+    """The engine's answers of each episode, by request, the last write for each.
+
+    Args:
+        where: a run's folder, or one journal file.
+        without: episodes whose answers nobody needs.
+        problems: receives the lines that were left out; without it they are logged.
+
+    Raises:
+        JournalError: as :func:`read_episodes`.
+    """
+    found: dict[EpisodeKey, dict[int, Answer]] = defaultdict(dict)
+    with _no_collections():
+        for path, number, line in _lines(Path(where)):
+            if not line.startswith(_ANSWER):
+                continue
+            try:
+                key = answer_key(json.loads(line[: line.index(b',"request":')] + b"}"))
+                if key in without:
+                    continue
+                answer = answer_of(decode_line(line))
+            except (ValueError, KeyError, TypeError) as error:
+                _tell(Problem(path, number, f"no answer: {error}", not line.endswith(b"\n")), problems)
+                continue
+            found[key][answer.request] = answer
+    return {key: [answers[request] for request in sorted(answers)] for key, answers in found.items()}
+
+
+def _latest(where: Path, problems: list[Problem] | None, make: Callable[[dict[str, Any]], T]) -> dict[EpisodeKey, T]:
+    latest: dict[EpisodeKey, T] = {}
     written: dict[EpisodeKey, tuple[Path, float]] = {}
-    for path, line, record in _records(Path(where), problems):
-        try:
-            episode, at = episode_from_dict(record), float(record.get("at", 0.0))
-        except (JournalError, TypeError, ValueError) as error:
-            _tell(Problem(path, line, str(error)), problems)
-            continue
-        key = (episode.evaluation, episode.item_id, episode.index)
-        before = written.get(key)
-        if before is None or before[0] == path or before[1] <= at:
-            latest[key] = episode
-            written[key] = (path, at)
+    with _no_collections():
+        for path, line, record in _records(Path(where), problems):
+            try:
+                made, at = make(record), float(record.get("at", 0.0))
+                key = (str(record.get("evaluation", "")), str(record["item_id"]), int(record.get("index", 0)))
+            except (JournalError, KeyError, TypeError, ValueError) as error:
+                _tell(Problem(path, line, str(error)), problems)
+                continue
+            before = written.get(key)
+            if before is None or before[0] == path or before[1] <= at:
+                latest[key] = made
+                written[key] = (path, at)
     return latest
 
 
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Collections over a growing heap of rows, none of them garbage, would take half of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def _records(where: Path, problems: list[Problem] | None) -> Iterator[tuple[Path, int, dict[str, Any]]]:
+    for path, number, line in _lines(where):
+        if line.startswith(_ANSWER) and line.endswith(b"\n"):
+            continue
+        record = _record(path, number, line, problems)
+        if record is not None and record.get("kind") == EPISODE:
+            yield path, number, record
+
+
+def _lines(where: Path) -> Iterator[tuple[Path, int, bytes]]:
     for path in _files(where):
         try:
             with path.open("rb") as lines:
                 for number, line in enumerate(lines, 1):
-                    record = _record(path, number, line, problems)
-                    if record is not None and record.get("kind") == EPISODE:
-                        yield path, number, record
+                    yield path, number, line
         except OSError as error:
             raise JournalError(f"cannot read the journal {path}: {error.strerror}") from error
 

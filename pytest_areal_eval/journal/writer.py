@@ -18,6 +18,7 @@ from typing import Any
 
 from pytest_areal_eval.api import Episode
 from pytest_areal_eval.errors import JournalError
+from pytest_areal_eval.journal.answers import Answer, encode_answer
 from pytest_areal_eval.journal.record import encode_line, episode_to_dict
 
 MAIN = "main"
@@ -35,6 +36,7 @@ class Journal:
     def __init__(self, path: Path, fd: int, sync_interval_s: float) -> None:
         self.path = path
         self.written = 0
+        self._lines = 0
         self._fd = fd
         self._lock = threading.Lock()
         self._failure: JournalError | None = None
@@ -86,15 +88,11 @@ class Journal:
             JournalError: the episode cannot be written as JSON (the journal goes on), or the file cannot be written
                 (the journal is over: every later call raises the same error at once).
         """
-        line = encode_line(episode_to_dict(episode, extra))
-        with self._lock:
-            self._check_open()
-            try:
-                _write_whole(self._fd, line)
-            except OSError as error:
-                self._fail(error)
-                self._check_open()
-            self.written += 1
+        self._write(encode_line(episode_to_dict(episode, extra)), episodes=1)
+
+    def append_answer(self, answer: Answer) -> None:
+        """Write one answer of the engine, before it is graded; errors are those of :meth:`append`."""
+        self._write(encode_answer(answer), episodes=0)
 
     def close(self) -> None:
         """Flush to the disk and close.  A second call does nothing.
@@ -125,6 +123,17 @@ class Journal:
     ) -> None:
         self.close()
 
+    def _write(self, line: bytes, *, episodes: int) -> None:
+        with self._lock:
+            self._check_open()
+            try:
+                _write_whole(self._fd, line)
+            except OSError as error:
+                self._fail(error)
+                self._check_open()
+            self._lines += 1
+            self.written += episodes
+
     def _check_open(self) -> None:
         if self._failure:
             self._told = True
@@ -145,7 +154,7 @@ class Journal:
         stopping = False
         while not stopping:
             stopping = self._stop.wait(interval_s)
-            written = self.written
+            written = self._lines
             if written == synced:
                 continue
             try:

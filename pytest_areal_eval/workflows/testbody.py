@@ -8,9 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_areal_eval.api import Score
-from pytest_areal_eval.workflows import context
-
-EpisodeKey = tuple[str, int]
 
 
 class TestBodyWorkflow:
@@ -20,9 +17,6 @@ class TestBodyWorkflow:
         function: ``async def test(item, engine, ...)``.
         shared: further arguments, the same objects for every episode.
         strict: whether an assertion that holds means reward 1 where the function returns nothing.
-
-    Attributes:
-        failures: text of the assertion that failed, by (item id, episode index); such an episode has reward 0.
     """
 
     __test__ = False  # pytest shall not collect it
@@ -30,7 +24,6 @@ class TestBodyWorkflow:
     def __init__(self, function: Callable[..., Any], shared: Mapping[str, Any], *, strict: bool) -> None:
         self.function = function
         self.strict = strict
-        self.failures: dict[EpisodeKey, str] = {}
         self._arguments = set(inspect.signature(function).parameters)
         self._shared = dict(shared)
 
@@ -43,9 +36,7 @@ class TestBodyWorkflow:
         except AssertionError as error:
             if not self.strict:
                 raise
-            episode = context.get()
-            self.failures[episode.item_id, episode.episode_index] = _user_frames(error, self.function)
-            return Score(0.0)
+            return Score(0.0, failure=_user_frames(error, self.function))
         return 1.0 if reward is None and self.strict else reward
 
 
