@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import ModelRequest, ModelResponse
-from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Launch, TransientError, describe
+from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Gang, Launch, TransientError, describe
 from pytest_areal_eval.engines.flags import as_flags, merge
 from pytest_areal_eval.engines.http import get_json
 from pytest_areal_eval.engines.installed import Wanted
@@ -57,6 +57,7 @@ import os, runpy, sys
 sys.argv[1:1] = ["--api-key", os.environ.pop("AREAL_EVAL_TOKEN")]
 runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)"""
 """``python -m sglang.launch_server`` takes its key from argv alone, where ``ps`` shows it to everybody."""
+GANG = Gang(("--nnodes", "{nnodes}", "--node-rank", "{rank}", "--dist-init-addr", "{master_addr}:{master_port}"))
 STAGES = (
     ("Load weight begin|Loading safetensors", "loads the weights"),
     ("Load weight end", "has its weights"),
@@ -91,7 +92,7 @@ class SGLangEngine:
         env = ENV | {"AREAL_EVAL_TOKEN": token}
         if spec.gpus == 0:
             env |= {key: value for key, value in CPU_ENV.items() if key not in os.environ}
-        return Launch(argv, env=env, gpus=spec.gpus, start_timeout_s=START_TIMEOUT_S, stages=STAGES)
+        return Launch(argv, env=env, gpus=spec.gpus, start_timeout_s=START_TIMEOUT_S, stages=STAGES, gang=GANG)
 
     async def discover(self, endpoint: Endpoint, http: aiohttp.ClientSession) -> EngineInfo:
         """Read ``/v1/models`` and ``/server_info``; kept in ``info`` as well."""

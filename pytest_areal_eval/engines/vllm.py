@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import ModelRequest, ModelResponse
-from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Launch, TransientError, describe
+from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Gang, Launch, TransientError, describe
 from pytest_areal_eval.engines.flags import as_flags, merge
 from pytest_areal_eval.engines.http import get_json, get_text
 from pytest_areal_eval.engines.installed import Wanted
@@ -64,6 +64,22 @@ STAGES = (
     ("Capturing CUDA graphs|Graph capturing", "captures graphs"),
     ("Starting vLLM (API )?server|Started server process", "opens its port"),
 )
+API_SERVER = ("vllm.entrypoints.openai.api_server",)
+SERVE = ("vllm.entrypoints.cli.main", "serve")
+"""What alone knows --headless, which the further nodes of a replica need."""
+GANG = Gang(
+    (
+        "--nnodes",
+        "{nnodes}",
+        "--node-rank",
+        "{rank}",
+        "--master-addr",
+        "{master_addr}",
+        "--master-port",
+        "{master_port}",
+    ),
+    ("--headless",),
+)
 CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 
@@ -87,13 +103,13 @@ class VLLMEngine:
     def launch(self, name: str, token: str) -> Launch:
         """The server's command; vLLM reads the token from its environment, out of sight of ``ps``."""
         spec = self.spec
-        head = spec.command or (spec.python, "-m", "vllm.entrypoints.openai.api_server")
+        head = spec.command or (spec.python, "-m", *(SERVE if spec.gpus > 1 else API_SERVER))
         model = (spec.model,) if head[-1] == "serve" else ("--model", spec.model)
         argv = (*head, *model, "--host", "{host}", "--port", "{port}", *as_flags(self.settings))
         env = {"VLLM_API_KEY": token, "VLLM_NO_USAGE_STATS": "1", "VLLM_CACHE_ROOT": _cache_root(name)}
         if spec.gpus == 0:
             env |= {key: value for key, value in CPU_ENV.items() if key not in os.environ}
-        return Launch(argv, env=env, gpus=spec.gpus, start_timeout_s=START_TIMEOUT_S, stages=STAGES)
+        return Launch(argv, env=env, gpus=spec.gpus, start_timeout_s=START_TIMEOUT_S, stages=STAGES, gang=GANG)
 
     async def discover(self, endpoint: Endpoint, http: aiohttp.ClientSession) -> EngineInfo:
         """Read ``/v1/models`` and the KV cache's size from ``/metrics``; kept in ``info`` as well."""

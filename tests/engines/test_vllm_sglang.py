@@ -69,6 +69,16 @@ def test_the_command_has_the_allocation_and_the_evaluations_defaults(kind: str) 
     assert "generation-config vllm" in command or "sampling-defaults openai" in command
 
 
+def test_over_several_nodes_each_server_is_told_its_rank_and_where_they_meet(kind: str) -> None:
+    launch = make(kind, allocation=Allocation(kind, tp_size=16), gpus=16).launch("eval/0", "secret")
+    assert launch.gang is not None
+    told = shlex.join(launch.gang.every)
+    assert all(word in told for word in ("{rank}", "{nnodes}", "{master_addr}", "{master_port}"))
+    if kind == "vllm":  # its API server has no --headless
+        assert launch.argv[1:4] == ("-m", "vllm.entrypoints.cli.main", "serve")
+        assert launch.gang.followers == ("--headless",)
+
+
 def test_the_token_is_in_the_environment_and_never_in_the_command(kind: str) -> None:
     launch = make(kind).launch("eval/0", "secret")
     assert "secret" not in shlex.join(launch.argv)
