@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pytest_areal_eval.config import Config
     from pytest_areal_eval.config.options import OptionValue
 
-PAIR = {"temperature", "greedy"}
-
 
 def configured(config: pytest.Config, settings: Settings) -> Settings:
     """The settings with a configuration's below the ini file's, and its overrides' among the command line's.
@@ -36,10 +34,9 @@ def configured(config: pytest.Config, settings: Settings) -> Settings:
         raise pytest.UsageError(str(error)) from error
     typed = {name: value for name, value in values.items() if found[name].origin.typed}
     written = {name: value for name, value in values.items() if name not in typed}
-    if PAIR & (settings.ini.keys() | typed.keys()):  # one of them decides both
-        written = {name: value for name, value in written.items() if name not in PAIR}
-    if PAIR & settings.given.keys():
-        typed = {name: value for name, value in typed.items() if name not in PAIR}
+    for layer, above in ((written, settings.ini), (typed, settings.given)):
+        if "temperature" in above:  # which outdoes a "greedy" of less standing
+            layer.pop("greedy", None)
     said = tuple(f"{settings.get('config')}: {remark}" for remark in remarks(loaded, decided))
     return dataclasses.replace(settings, given={**typed, **settings.given}, yaml=written, remarks=said)
 

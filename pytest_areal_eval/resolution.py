@@ -50,10 +50,10 @@ def sampling_of(group: Group, settings: Settings) -> GenerationHyperparameters:
     """
     said: dict[str, Any] = dict(group.plan.spec.sampling)
     said |= {name: value for name, value in group.params.items() if name in SAMPLING}
-    decided = {"temperature", "greedy"} & said.keys()  # one of them decides both
+    over_greedy = "temperature" in said  # a temperature outdoes a "greedy" of less standing
     for key in CONFIGURABLE:
         name = key.replace("_", "-")
-        below = None if decided and key in ("temperature", "greedy") else settings.get(name)
+        below = None if key == "greedy" and over_greedy else settings.get(name)
         said[key] = settings.given.get(name, said.get(key, below))
     said = {name: list(v) if isinstance(v, tuple) else v for name, v in said.items() if v is not None}
     if "temperature" not in said and "greedy" not in said:

@@ -74,6 +74,7 @@ def warm() -> None:
     """Import what every suite imports."""
     for name in WARM:
         importlib.import_module(f"pytest_areal_eval.{name}")
+    importlib.import_module("omegaconf")  # its YAML parser in C does not survive a second import
     importlib.import_module("rich.table")
     importlib.import_module("scipy.stats")
 

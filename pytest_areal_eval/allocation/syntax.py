@@ -11,13 +11,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from lark import Lark, Token, Tree
+from lark.exceptions import UnexpectedInput
 
 from pytest_areal_eval.errors import ConfigError
-
-if TYPE_CHECKING:
-    from lark import Lark, Token, Tree
-    from lark.exceptions import UnexpectedInput
 
 INFERENCE_BACKENDS = ("hf", "sglang", "vllm", "openai")
 TRAINING_BACKENDS = ("fsdp", "megatron", "archon")
@@ -81,8 +79,6 @@ def read(text: str) -> list[list[Part]]:
     Raises:
         AllocationSyntaxError: with the column, and what was expected there.
     """
-    from lark.exceptions import UnexpectedInput
-
     if not text.strip():
         raise pointed(text, 0, "the allocation is empty")
     try:
@@ -109,8 +105,6 @@ def excerpt(text: str) -> str:
 
 @functools.cache
 def _parser() -> Lark:
-    from lark import Lark
-
     return Lark(Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8"), parser="lalr")
 
 
@@ -168,12 +162,8 @@ def _sizes(text: str, tree: Tree[Token]) -> dict[str, int]:
 
 
 def _trees(tree: Tree[Token]) -> list[Tree[Token]]:
-    from lark import Tree
-
     return [child for child in tree.children if isinstance(child, Tree)]
 
 
 def _tokens(tree: Tree[Token]) -> list[Token]:
-    from lark import Token
-
     return [child for child in tree.children if isinstance(child, Token)]

@@ -261,7 +261,7 @@ class _Reader:
             return
         for name in value:
             if name not in known and name not in IGNORED.get(section, ()):
-                close = difflib.get_close_matches(str(name), [*known, *IGNORED.get(section, ())], n=1, cutoff=0.8)
+                close = difflib.get_close_matches(str(name), [*known, *IGNORED.get(section, ())], n=1, cutoff=0.86)
                 full = f"{key}.{name}".lstrip(".")
                 self._unknown.append(f"{full} (did you mean {close[0]}?)" if close else full)
 

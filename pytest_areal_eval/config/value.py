@@ -8,12 +8,12 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from lark import Lark, Tree
+from lark.exceptions import UnexpectedInput
 
 from pytest_areal_eval.errors import ConfigError
-
-if TYPE_CHECKING:
-    from lark import Lark, Tree
 
 _INTEGER = re.compile(r"[+-]?[0-9]+(_[0-9]+)*")
 _FLOAT = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]+)?|[+-]?(inf|nan)", re.IGNORECASE)
@@ -30,8 +30,6 @@ def parse_value(text: str) -> Any:
     stripped = text.strip()
     if not stripped or stripped[0] not in "[{'\"":
         return _word(stripped)
-    from lark.exceptions import UnexpectedInput
-
     try:
         return _build(_parser().parse(stripped))
     except UnexpectedInput as error:
@@ -49,8 +47,6 @@ def parse_value(text: str) -> Any:
 
 @functools.cache
 def _parser() -> Lark:
-    from lark import Lark
-
     return Lark(
         Path(__file__).with_name("value.lark").read_text(encoding="utf-8"), parser="lalr", maybe_placeholders=False
     )

@@ -1,0 +1,276 @@
+"""Configurations: AReaL's files as they are, with where each value came from; one clear message for each mistake."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_areal_eval.cli import main
+from pytest_areal_eval.config import Config, load_config
+from pytest_areal_eval.config.options import option_values, remarks
+from pytest_areal_eval.config.show import config_rows
+from pytest_areal_eval.errors import ConfigError
+
+CONFIGS = Path(__file__).parents[1] / "data" / "configs"
+Load = Callable[..., Config]
+
+
+def load(name: str, *overrides: str) -> Config:
+    """One of the example configurations."""
+    return load_config(CONFIGS / name, overrides, name=name)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Load:
+    """Write a configuration and load it."""
+
+    def make(text: str, *overrides: str) -> Config:
+        file = tmp_path / "c.yaml"
+        file.write_text(text, encoding="utf-8")
+        return load_config(file, overrides, name="c.yaml")
+
+    return make
+
+
+def options(config: Config, *decided: str) -> dict[str, Any]:
+    """The options that a configuration sets."""
+    return {name: found.value for name, found in option_values(config, decided).items()}
+
+
+def test_a_training_configuration_is_read_as_it_is() -> None:
+    config = load("gsm8k.yaml")
+    assert (config.experiment_name, config.trial_name, config.seed) == ("gsm8k-small", "trial0", 1)
+    assert (config.actor.path, config.tokenizer_path, config.rollout.tokenizer_path) == ("org/small-model",) * 3
+    assert config.rollout.fileroot == config.cluster.fileroot == "experiments"
+    assert [spec.env_vars for spec in config.rollout.scheduling_spec] == [{}]
+    assert config.vllm["model"] == "org/small-model"
+    assert (config.valid_dataset.path, config.valid_dataset.split) == ("openai/gsm8k", "test")
+    assert config.unknown == ()
+    assert remarks(config) == []
+
+
+def test_a_configuration_sets_the_options() -> None:
+    assert options(load("gsm8k.yaml")) == {
+        "seed": 1,
+        "backend": "sglang:d4p1t1",
+        "model": ["org/small-model"],
+        "max-concurrency": 256,
+        "n-samples": 4,
+        "min-new-tokens": 0,
+        "max-new-tokens": 1024,
+        "temperature": 1.0,
+        "greedy": False,
+        "sglang": {"dtype": "bfloat16", "context_length": 32768, "mem_fraction_static": 0.8},
+        "vllm": {"dtype": "bfloat16", "max_model_len": 32768, "gpu_memory_utilization": 0.8},
+    }
+
+
+def test_an_agents_configuration_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CHECKPOINT", raising=False)
+    config = load("agent.yaml")
+    assert config.trial_name == "3"
+    assert (config.rollout.agent.mode, config.rollout.agent.turn_discount) == ("subproc", 0.9)
+    assert config.rollout.scheduling_spec[0].env_vars == {"LEVEL": "1"}
+    found = options(config)
+    assert found["slurm-exclude"] == "node[1-2]"
+    assert found["slurm-setup"] == ["module load cuda"]
+    assert found["slurm-sbatch-arg"] == ["nodelist=node9", "reservation=eval"]
+    assert (found["scheduler"], found["backend"], found["start-timeout"]) == ("ray", "vllm[rollout]:d2t4", 900.0)
+    assert (found["seed"], found["n-samples"], found["temperature"], found["max-tokens"]) == (8, 1, 0.6, 4096)
+    assert found["stop"] == ["</answer>", "\n\n"]
+    assert found["vllm"] == {"max_num_seqs": 64, "no_enable_prefix_caching": True, "max_model_len": 32768}
+    assert found["model"] == ["org/agent-model"]
+    assert "max-concurrency" not in found
+
+
+def test_an_old_configuration_is_read_as_it_is() -> None:
+    config = load("legacy.yml")
+    assert (config.experiment_name, config.actor.path) == ("", "org/old-model")
+    found = options(config)
+    assert (found["backend"], found["greedy"], found["top-p"]) == ("sglang:d4p1t2", True, 0.95)
+    assert "model_path" in config.unknown
+    assert "gconfig.temperatur (did you mean temperature?)" in config.unknown
+    assert not any("optimizer" in key or "behave" in key for key in config.unknown)
+
+
+def test_a_configuration_without_an_inference_side_names_the_checkpoint() -> None:
+    assert options(load("sft.yaml")) == {"model": ["org/base-model"]}
+
+
+def test_unknown_keys_are_told_together() -> None:
+    said = remarks(load("agent.yaml"))
+    assert said[0] == "unknown keys, ignored: workflow, eval_workflow, econfig, max_turns, rollout.openai"
+    assert "env_vars" in said[1]
+    assert len(said) == 2
+
+
+def test_eval_gconfig_inherits_what_it_does_not_say() -> None:
+    config = load("gsm8k.yaml", "+eval_gconfig.temperature=0.0")
+    assert (config.eval_gconfig.temperature, config.gconfig.temperature) == (0.0, 1.0)
+    assert (config.eval_gconfig.n_samples, config.eval_gconfig.max_new_tokens) == (4, 1024)
+    assert str(config.origins["eval_gconfig.n_samples"]) == "gsm8k.yaml:35, ${gconfig}"
+    assert load("gsm8k.yaml").eval_gconfig == load("gsm8k.yaml").gconfig
+
+
+def test_sampling_without_a_temperature_has_areals(written: Load) -> None:
+    found = option_values(written("gconfig: {n_samples: 1}\n"))["temperature"]
+    assert (found.value, str(found.origin)) == (1.0, "AReaL's default")
+    assert "temperature" not in options(written("seed: 1\n"))
+    assert "temperature" not in options(written("gconfig: {greedy: true}\n"))
+
+
+def test_each_value_knows_where_it_came_from() -> None:
+    config = load("gsm8k.yaml", "actor.path=/ckpt/step=100,x y", "actor.scheduling_spec.0.gpu=2")
+    assert str(config.origins["seed"]) == "gsm8k.yaml:4"
+    assert str(config.origins["actor.path"]) == "actor.path=/ckpt/step=100,x y"
+    assert str(config.origins["tokenizer_path"]) == "gsm8k.yaml:7, ${actor.path}"
+    assert config.tokenizer_path == config.sglang["model_path"] == "/ckpt/step=100,x y"
+    assert {key for key in config.origins if config.origins[key].typed} == {
+        "actor.path",
+        "tokenizer_path",
+        "rollout.tokenizer_path",
+        "sglang.model_path",
+        "vllm.model",
+    }
+    rows = {key: (value, origin) for key, value, origin in config_rows(config)}
+    assert rows["gconfig.top_p"] == ("1.0", "default")
+    assert rows["rollout.backend"] == ('"sglang:d4p1t1"', "gsm8k.yaml:21")
+
+
+@pytest.mark.parametrize("override", ["gconfig.n_samples=8", "gconfig={n_samples: 8}", "++gconfig.n_samples=8"])
+def test_an_override_is_an_origin_that_was_typed(override: str) -> None:
+    config = load("gsm8k.yaml", override)
+    assert config.eval_gconfig.n_samples == 8
+    assert config.origins["eval_gconfig.n_samples"].typed
+    assert not config.origins["eval_gconfig.max_new_tokens"].typed
+
+
+def test_what_training_needs_changes_no_evaluation() -> None:
+    plain = options(load("gsm8k.yaml"))
+    assert options(load("gsm8k.yaml", "actor.reward_scaling=99", "rollout.max_head_offpolicyness=0")) == plain
+    assert options(load("gsm8k.yaml", "~ref", "~train_dataset", "~saver", "~rollout.consumer_batch_size")) == plain
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("seed=abc", "seed=abc: seed: 'abc' is not a whole number"),
+        ("seed=1.5", "seed=1.5: seed: 1.5 is not a whole number"),
+        ("seed=1,2", "seed=1,2: seed: '1,2' is not a whole number"),
+        ("seed=null", "seed=null: seed: null is no value for it"),
+        ("trial_name=null", "null is no value for it"),
+        ("gconfig.temperature=hot", "gconfig.temperature: 'hot' is not a number"),
+        ("rollout.dump_to_file=tru", "rollout.dump_to_file: 'tru' is not true or false"),
+        ("actor.path={a: 1}", "is not text"),
+        ("gconfig=3", "gconfig=3: gconfig: 3 is not a mapping"),
+        (
+            "seed=${tial_name}",
+            "seed: ${tial_name} refers to tial_name, which does not exist\nDid you mean ${trial_name}?",
+        ),
+        ("+foo=1", "+foo=1: there is no foo"),
+        ("+gconfig.top_pp=1", "there is no gconfig.top_pp\nDid you mean gconfig.top_p?"),
+    ],
+)
+def test_a_wrong_override_is_named(override: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("gsm8k.yaml", override)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [("true", True), ("yes", True), ("ON", True), ("1", True), ("no", False), ("off", False), ("0", False)],
+)
+def test_a_truth_has_many_spellings(override: str, value: bool) -> None:
+    assert load("gsm8k.yaml", f"rollout.dump_to_file={override}").rollout.dump_to_file is value
+
+
+def test_a_circle_of_references_is_shown() -> None:
+    with pytest.raises(ConfigError, match=r"refers to itself: seed -> gconfig.n_samples -> seed"):
+        load("gsm8k.yaml", "seed=${gconfig.n_samples}", "gconfig.n_samples=${seed}")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "c.yaml is empty"),
+        ("# only a comment\n", "c.yaml is empty"),
+        ("- 1\n- 2\n", "c.yaml holds no keys"),
+        ("just text", "c.yaml holds no keys"),
+        ("a: [1, 2\nb: 3\n", "c.yaml, line 2, column 2: "),
+        ("a:\n\tb: 1\n", "c.yaml, line 2, column 1: "),
+        ("seed: 1\nseed: 2\n", "c.yaml, line 2, column 1: found duplicate key seed"),
+        ("a: !!python/object:os.x {}\n", "c.yaml, line 1, column 4: could not determine a constructor"),
+        ("a: \x00", "c.yaml: "),
+        ("seed: abc\n", "c.yaml:1: seed: 'abc' is not a whole number"),
+        ("a: 1\nseed: ${nope}\n", "c.yaml:2: seed: ${nope} refers to nope, which does not exist"),
+        ("seed: ${seed}\n", "c.yaml:1: seed: ${seed} refers to itself: seed -> seed"),
+        ("seed: ${b.}\n", "c.yaml: seed: "),
+        ("rollout:\n  agent: 5\n", "c.yaml:2: rollout.agent: 5 is not a mapping"),
+        ("rollout:\n  scheduling_spec:\n    - nonsense\n", "c.yaml:3: rollout.scheduling_spec.0: 'nonsense' is not a"),
+    ],
+)
+def test_a_wrong_file_shows_the_place(written: Load, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        written(text)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("rollout:\n  backend: zzz\n", "c.yaml:2: rollout.backend: zzz: no such engine 'zzz' at column 1"),
+        ("rollout:\n  backend: fsdp:d4\n", "c.yaml:2: rollout.backend: fsdp:d4: fsdp trains and serves nothing"),
+        ("allocation_mode: sglang:d4+d4\n", "c.yaml:1: allocation_mode: sglang:d4+d4: the backend must be explicitly"),
+        ("allocation_mode: fsdp:d4\n", "c.yaml:1: allocation_mode: no 'gen' allocation in fsdp:d4"),
+        ("gconfig:\n  use_beam_search: true\n", "c.yaml:2: use_beam_search: an evaluation samples, or is greedy"),
+    ],
+)
+def test_what_an_evaluation_cannot_do_is_refused(written: Load, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        option_values(written(text))
+    assert said in str(caught.value)
+
+
+def test_what_somebody_else_decided_need_not_be_right(written: Load) -> None:
+    assert options(written("rollout: {backend: zzz}\nactor: {path: x}\n"), "backend") == {"model": ["x"]}
+
+
+def test_of_several_that_generate_rollout_is_meant(written: Load) -> None:
+    mode = "sglang[rollout]:d2+sglang[judge]:d4+fsdp[actor]:d2"
+    assert options(written(f"allocation_mode: {mode}\n"))["backend"] == "sglang:d2p1t1"
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nope\.yaml: no such file"):
+        load_config(tmp_path / "nope.yaml")
+    with pytest.raises(ConfigError, match="is a directory"):
+        load_config(tmp_path)
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xff\n")
+    with pytest.raises(ConfigError, match="is not UTF-8 at byte 3"):
+        load_config(tmp_path / "latin.yaml")
+
+
+def test_loading_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(CONFIGS / "gsm8k.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    load_config("gsm8k.yaml", ["seed=2"])
+    assert [path.name for path in tmp_path.iterdir()] == ["gsm8k.yaml"]
+
+
+def test_the_command_prints_values_options_and_origins(capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(CONFIGS / "gsm8k.yaml")
+    assert main(["config", file, "seed=7", "~ref", "--given"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["seed", "7", "seed=7"] in lines
+    assert ["n-samples", "4", f"{file}:35,", "${gconfig}"] in lines
+    assert not any(line[-1:] == ["default"] for line in lines)
+
+
+def test_the_command_names_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", str(CONFIGS / "gsm8k.yaml"), "sed=7"]) == 2
+    assert "areal-eval config: sed=7: there is no sed\nDid you mean seed?" in capsys.readouterr().err
