@@ -53,9 +53,15 @@ class Row:
     started_at: float = 0.0
     ended_at: float = 0.0
     xfail_reason: str | None = None
+    _summary: tuple[int, Summary] | None = field(default=None, init=False, repr=False, compare=False)
 
     def summary(self) -> Summary:
-        """Its numbers so far."""
+        """Its numbers so far; computed once for each state of the results."""
+        if self._summary is None or self._summary[0] != len(self.results):
+            self._summary = (len(self.results), self._summarize())
+        return self._summary[1]
+
+    def _summarize(self) -> Summary:
         return summarize(
             self.name,
             list(self.results.values()),
@@ -96,6 +102,7 @@ class Scoreboard:
         row = self.rows[carried["group"]]
         result = ItemResult.from_dict(carried.pop("result"))  # pytest keeps every report to the end: 0.6 kB each
         row.results[result.item_id] = result
+        row._summary = None
         row.xfail_reason = carried["xfail"]
         if carried["word"]:
             row.missed_nodes.append(report.nodeid)
