@@ -25,7 +25,7 @@ def configured(config: pytest.Config, settings: Settings) -> Settings:
     """
     from pytest_areal_eval.config.options import option_values, remarks
 
-    decided = settings.given.keys()
+    decided = _decided(settings)
     try:
         loaded = _load(config, settings)
         found = option_values(loaded, decided)
@@ -45,7 +45,17 @@ def show(config: pytest.Config, settings: Settings) -> None:
     """Print the configuration and what follows from it."""
     from pytest_areal_eval.cli.config import print_config
 
-    print_config(_load(config, settings), settings.given.keys())
+    print_config(_load(config, settings), _decided(settings))
+
+
+def _decided(settings: Settings) -> set[str]:
+    """The options that a configuration has no say in: typed ones, and an engine where none is to be started."""
+    decided = set(settings.given)
+    if settings.get("base-url") or settings.get("replay"):
+        decided.add("backend")
+    if settings.get("replay"):
+        decided.add("model")
+    return decided
 
 
 def _load(config: pytest.Config, settings: Settings) -> Config:

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from pytest_areal_eval.engine_choice import engine_args
+from pytest_areal_eval.options import Settings
+
 Suite = Callable[..., pytest.Pytester]
 
 CONFIG = """
@@ -87,6 +90,13 @@ def test_a_model_replaces_the_checkpoint_wherever_it_is_named(suite: Suite) -> N
     assert "model" not in found["yaml"]["vllm"]
 
 
+@pytest.mark.parametrize("option", ["--base-url=http://127.0.0.1:1/v1", "--replay=answers.jsonl"])
+def test_a_configurations_servers_are_not_started_beside_others(suite: Suite, option: str) -> None:
+    found = settings_of(written(suite(source=SHOW)), "--config=c.yaml", option)
+    assert "backend" not in found["yaml"]
+    assert ("model" in found["yaml"]) == option.startswith("--base-url")
+
+
 def test_an_ini_file_may_name_the_configuration(suite: Suite) -> None:
     made = written(suite(source=SHOW, ini="areal_config = c.yaml\nareal_set =\n    seed=6\n    ++gconfig.top_p=0.5"))
     (made.path / "below").mkdir()
@@ -128,6 +138,15 @@ def test_a_decorators_temperature_is_not_undone_by_a_greedy_configuration(suite:
     made.runpytest("--config=c.yaml")
     assert described(made)["sampling"]["temperature"] == 0.3
     assert described(made)["settings"]["yaml"]["n-samples"] == 2
+
+
+def test_an_engines_section_is_below_its_arguments() -> None:
+    section = {"max_num_seqs": 64, "no_enable_prefix_caching": True}
+    settings = Settings(
+        {"engine-arg": ["max-num-seqs=8"]}, yaml={"backend": "vllm:d2", "vllm": section, "sglang": {"x": 1}}
+    )
+    assert engine_args(settings) == {"max_num_seqs": "8", "no_enable_prefix_caching": True}
+    assert engine_args(Settings({"backend": "hf"}, yaml={"vllm": section})) == {}
 
 
 def test_unknown_keys_are_one_line_of_the_header_and_no_warning(suite: Suite) -> None:
