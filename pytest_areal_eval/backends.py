@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.engine_choice import build_engine, check_engine
+from pytest_areal_eval.errors import ConfigError
 from pytest_areal_eval.options import Settings
 
 if TYPE_CHECKING:
@@ -96,8 +97,16 @@ def slurm_options(settings: Settings) -> SlurmOptions:
         **{name: settings.get(f"slurm-{name}") for name in names},
         sbatch_args=tuple(settings.get("slurm-sbatch-arg", ())),
         setup=tuple(settings.get("slurm-setup", ())),
-        prefix=tuple(shlex.split(settings.get("slurm-prefix", ""))),
+        srun_args=_words(settings, "slurm-srun-args"),
+        prefix=_words(settings, "slurm-prefix"),
     )
+
+
+def _words(settings: Settings, name: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(settings.get(name, "")))
+    except ValueError as error:
+        raise ConfigError(f"--{name}={settings.get(name)}: {error}", "Write it as in a shell.") from None
 
 
 def build_controller(
@@ -121,12 +130,19 @@ def build_controller(
         UserError: there is neither ``--model`` nor ``--replay``, or one of them is wrong.
     """
     from pytest_areal_eval.controller import ControllerSettings, RolloutController
+    from pytest_areal_eval.controller.settings import Needs
 
     concurrency = settings.get("max-concurrency")
     chosen = ControllerSettings(
         max_concurrency=share(concurrency) if share else concurrency,
         reward_timeout_s=settings.get("reward-timeout", 15.0),
         start_timeout_s=settings.get("start-timeout"),
+        queue_timeout_s=settings.get("queue-timeout", ControllerSettings.queue_timeout_s),
+        needs=Needs(
+            env=dict(variable.split("=", 1) for variable in settings.get("server-env", ())),
+            cpus_per_gpu=settings.get("server-cpus"),
+            mem_gb_per_gpu=settings.get("server-mem"),
+        ),
         seed=settings.get("seed", 0),
     )
     engine, tokenizer = _engine(settings, model, scheduler)

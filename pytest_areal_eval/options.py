@@ -121,6 +121,14 @@ def scheduler_name(text: str) -> str:
     return text
 
 
+def variable(text: str) -> str:
+    """``NAME=VALUE`` of an environment."""
+    name, equals, _ = text.partition("=")
+    if not (equals and name.isidentifier() and name.isascii()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, such as NCCL_DEBUG=WARN")
+    return text
+
+
 def named_dataset(text: str) -> tuple[str, str]:
     """``NAME=SOURCE``."""
     name, equals, source = text.partition("=")
@@ -191,6 +199,11 @@ OPTIONS: tuple[Option, ...] = (
         kind="list",
         metavar="LINE",
     ),
+    Option(
+        "slurm-srun-args",
+        "Slurm: words for srun, where one starts a server: in an allocation, and for a replica over several nodes",
+        metavar="WORDS",
+    ),
     Option("slurm-prefix", "Slurm: words before a server's command, such as a container's", metavar="WORDS"),
     Option(
         "shared-dir",
@@ -228,6 +241,23 @@ OPTIONS: tuple[Option, ...] = (
         "Limit for a server to become ready in seconds (default: 600; vllm, sglang: 1800)",
         seconds,
         metavar="S",
+    ),
+    Option(
+        "queue-timeout",
+        "Limit in seconds for the first server to leave the scheduler's queue (default: 86400, a day)",
+        seconds,
+        metavar="S",
+    ),
+    Option(
+        "server-cpus", "CPUs of a server for each of its GPUs, as Ray and Slurm reserve them", positive_int, metavar="N"
+    ),
+    Option("server-mem", "Memory likewise, in GB", positive_int, metavar="GB"),
+    Option(
+        "server-env",
+        "Variable of the servers' environment, such as NCCL_DEBUG=WARN; may be given several times",
+        variable,
+        "list",
+        "NAME=VALUE",
     ),
     Option(
         "gate",

@@ -154,9 +154,12 @@ class Fleet:
             self._begin(member)
         reason = status.reason or "no reason given"
         self._tell(member, "waiting", f"{member.name} waits ({status.state.value}): {reason}")
-        limit_s = self._settings.queue_timeout_s if member.phase == "waiting" else self._start_limit_s(member)
+        in_queue = member.phase == "waiting"
+        if in_queue and self._replicas.ready:
+            return  # the run goes on with those, however long this one waits
+        limit_s = self._settings.queue_timeout_s if in_queue else self._start_limit_s(member)
         if self._now() - member.since > limit_s:
-            await self._lose(member, f"still waiting after {limit_s:g} s: {reason}")
+            await self._lose(member, f"still waiting after {limit_s:g} s: {reason}", again=not in_queue)
 
     async def _check(self, member: Member) -> None:
         self._begin(member)
@@ -243,7 +246,7 @@ class Fleet:
             await asyncio.sleep(TICK_S)
         return None
 
-    async def _lose(self, member: Member, why: str, exit_code: int | None = None) -> None:
+    async def _lose(self, member: Member, why: str, exit_code: int | None = None, *, again: bool = True) -> None:
         was_ready, ran_s = member.replica is not None, self._now() - member.since
         if member.replica is not None:
             self.lost += 1
@@ -260,7 +263,7 @@ class Fleet:
             except SchedulerError as error:
                 self._emit("warning", f"{member.name} ({member.handle.id}) could not be stopped: {error}")
         quick = exit_code if not was_ready and ran_s < QUICK_S else None
-        never = never or exit_code == NEVER_EXIT or (exit_code == USAGE_EXIT and not was_ready)
+        never = never or not again or exit_code == NEVER_EXIT or (exit_code == USAGE_EXIT and not was_ready)
         hopeless = never or quick in self._quick_exits or (member.launch is None and not was_ready)
         if quick is not None:
             self._quick_exits.add(quick)
@@ -302,7 +305,7 @@ class Fleet:
         if self._once_ready.is_set():
             lost = "was lost" if len(self._members) == 1 else "were lost"
             return EngineLost(f"{many} {lost} and the restarts are spent; the first: {cause}")
-        hint = "Run the command by hand to see more; if the server only needs longer, raise start_timeout_s."
+        hint = "Run the command by hand to see more; if the server only needs longer, raise its start_timeout_s (--start-timeout)."
         return EngineStartError(f"the engine did not start; {cause}", hint if self._instances else "")
 
     async def _rest(self) -> None:

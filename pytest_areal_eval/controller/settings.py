@@ -34,7 +34,7 @@ class ControllerSettings:
         backoff_s: pause before the second attempt; doubled for each further one, jittered by half.
         max_backoff_s: the longest such pause.
         start_timeout_s: from a server's start to its first healthy answer; None: what the engine says.
-        queue_timeout_s: how long a scheduler may keep the first server waiting.
+        queue_timeout_s: how long a scheduler may keep the first server waiting; further ones may wait for ever.
         restarts: times that one lost replica is started again.
         health_interval_s: seconds between two health checks of a ready replica.
         seed: the run's seed; each episode's is derived from it.

@@ -340,7 +340,7 @@ class TestFleet:
             assert self.rewards(controller) == [1.0] * 300
             assert controller.snapshot().replicas_lost == 1
             until(lambda: controller.snapshot().replicas_ready == 2, "the second attempt", 20)
-        assert "exited with code -9" in next(event.text for event in self.events if event.kind == "lost")
+        assert "killed by SIGKILL" in next(event.text for event in self.events if event.kind == "lost")
 
     def test_a_lost_node_leaves_the_run_to_the_others(self, scheduler: RayScheduler, address: str) -> None:
         with self.running(scheduler, WholeNodes(replicas=3, arguments=["--latency-ms", "50"])) as controller:

@@ -292,6 +292,27 @@ def test_waiting_in_the_queue_has_a_limit_of_its_own() -> None:
     assert len(scripted.stopped) >= 1
 
 
+def test_who_waited_in_the_queue_in_vain_does_not_queue_again() -> None:
+    scripted = Scripted([[Status(State.WAITING, "PENDING Priority")]])
+    with (
+        pytest.raises(EngineStartError, match="attempt 1: still waiting"),
+        running(StandinEngine(), scripted, queue_timeout_s=0.3, restarts=5),
+    ):
+        pass
+    assert len(scripted.started) == 1
+
+
+def test_beside_a_ready_replica_another_may_wait_for_ever() -> None:
+    with in_thread(nonce="n") as server:
+        scripted = Scripted([[_up(server.port)], [Status(State.WAITING, "PENDING Resources")]])
+        with running(StandinEngine(replicas=2), scripted, queue_timeout_s=0.3) as controller:
+            time.sleep(1.0)
+            assert {r.reward for r in run_rows(controller, 10)} == {1.0}
+            snapshot = controller.snapshot()
+            assert (snapshot.replicas_ready, snapshot.replicas_lost) == (1, 0)
+            assert scripted.stopped == []
+
+
 def test_an_instance_that_can_never_start_is_not_tried_again() -> None:
     never = Status(State.WAITING, "PartitionNodeLimit", never=True)
     scripted = Scripted([[never]])

@@ -127,7 +127,7 @@ class Jobs:
             "setup": list(options.setup) or None,
             "stderr_to_stdout": True,
             "use_srun": gang,
-            "srun_args": ["--kill-on-bad-exit=1"],
+            "srun_args": ["--kill-on-bad-exit=1", *options.srun_args],
             "additional_parameters": {**further, **options.further()},
         }
 

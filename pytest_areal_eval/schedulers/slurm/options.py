@@ -25,6 +25,7 @@ class SlurmOptions:
         exclude: nodes not to be used, ``node[1-3]``.
         sbatch_args: further arguments, ``--reservation=eval`` or ``reservation=eval``; they win over all others.
         setup: shell lines that each job runs first, ``module load cuda``.
+        srun_args: words for srun where one starts a server: steps of an allocation, replicas over several nodes.
         prefix: words before each server's command, such as a container's.
     """
 
@@ -36,6 +37,7 @@ class SlurmOptions:
     exclude: str | None = None
     sbatch_args: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
+    srun_args: tuple[str, ...] = ()
     prefix: tuple[str, ...] = ()
 
     def further(self) -> Mapping[str, str | bool]:

@@ -75,7 +75,7 @@ class SlurmScheduler:
         self._shared = Rendezvous(shared_dir / run_name, lease_s, GRACE_S)
         allocation = os.environ.get("SLURM_JOB_ID")
         self._launcher: Launcher = (
-            Steps(allocation, self._shared.jobs, run_name)
+            Steps(allocation, self._shared.jobs, run_name, self._options.srun_args)
             if allocation
             else Jobs(self._options, self._shared.jobs, run_name)
         )

@@ -32,11 +32,13 @@ class Steps:
         allocation: the job's id.
         folder: srun's output.
         run_name: begins the steps' names.
+        srun_args: further words for srun.
     """
 
     own_jobs = False
 
-    def __init__(self, allocation: str, folder: Path, run_name: str) -> None:
+    def __init__(self, allocation: str, folder: Path, run_name: str, srun_args: Sequence[str] = ()) -> None:
+        self._srun_args = srun_args
         self._allocation, self._folder, self._run_name = allocation, folder, run_name
         self._sruns: dict[str, subprocess.Popen[bytes]] = {}
         self._outputs: dict[str, Path] = {}
@@ -109,7 +111,8 @@ class Steps:
         words += [f"--gpus-per-node={shape.gpus_per_node}"] if shape.gpus_per_node else ["--gres=none"]
         # 0 lets steps share the allocation's memory; without it the first step takes all.
         words += [f"--mem={round((shape.mem_gb_per_node or 0) * 1024)}M"]
-        return words + ([f"--exclude={','.join(sorted(exclude))}"] if exclude else [])
+        words += [f"--exclude={','.join(sorted(exclude))}"] if exclude else []
+        return [*words, *self._srun_args]
 
     def _step_name(self, key: str) -> str:
         return f"{self._run_name}-{key}"
