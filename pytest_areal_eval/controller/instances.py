@@ -86,11 +86,11 @@ class Instances:
         return Endpoint(name, f"http://{host}:{address.port}", self._token)
 
     async def stage(self, handle: Handle, stages: Sequence[tuple[str, str]]) -> str:
-        """What it does, by its log: the newest of ``stages`` there, else "loads", and the last line."""
+        """What it does, by its log: the newest of ``stages`` there, else "loads", and the last line if there is one."""
         tail = await asyncio.to_thread(self._scheduler.log_tail, handle, STAGE_LINES if stages else 1)
         lines = tail.strip().splitlines()
         found = (does for line in reversed(lines) for pattern, does in stages if re.search(pattern, line))
-        return f"{next(found, 'loads')}: {lines[-1].strip() if lines else '(empty)'}"
+        return ": ".join([next(found, "loads"), *(line.strip() for line in lines[-1:])])
 
     def log_path(self, handle: Handle) -> str:
         """Where its log is."""
