@@ -305,7 +305,7 @@ class Fleet:
         if self._once_ready.is_set():
             lost = "was lost" if len(self._members) == 1 else "were lost"
             return EngineLost(f"{many} {lost} and the restarts are spent; the first: {cause}")
-        hint = "Run the command by hand to see more; if the server only needs longer, raise its start_timeout_s (--start-timeout)."
+        hint = "Run the command by hand to see more; if the server only needs longer, raise --start-timeout."
         return EngineStartError(f"the engine did not start; {cause}", hint if self._instances else "")
 
     async def _rest(self) -> None:
