@@ -6,6 +6,7 @@ in one process and on an xdist controller; a result is attached to exactly one c
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -150,7 +151,7 @@ def _expected_failure_is_the_gates(group: Group, call_info: pytest.CallInfo[None
 
 def score_properties(rollout: Rollout) -> list[tuple[str, object]]:
     """What ``--junitxml`` and other reports show of an item's score."""
-    statuses = ",".join(e.status.value for e in rollout.episodes)
+    statuses = sys.intern(",".join(e.status.value for e in rollout.episodes))
     tokens = sum(e.output_tokens for e in rollout.episodes)
     return [("areal_reward", round(rollout.reward, 6)), ("areal_status", statuses), ("areal_output_tokens", tokens)]
 

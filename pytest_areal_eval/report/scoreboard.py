@@ -83,6 +83,9 @@ class Row:
         return None
 
 
+_ONLY_WORD: dict[str, dict[str, Any]] = {word: {"word": word} for word in ("", "missed")}
+
+
 class Scoreboard:
     """All rows of a session, by key."""
 
@@ -95,12 +98,16 @@ class Scoreboard:
         self.rows.setdefault(row.key, row)
 
     def receive(self, report: pytest.TestReport) -> None:
-        """Take a report's result, if it carries one."""
-        carried: dict[str, Any] | None = getattr(report, "areal_eval", None)
-        if carried is None or carried["group"] not in self.rows:
+        """Take a report's result, if it carries one, and leave its word alone there.
+
+        pytest keeps every report to the end: with its result each would be 0.9 kB larger.
+        """
+        carried: dict[str, Any] = getattr(report, "areal_eval", {})
+        if carried.get("group") not in self.rows:
             return
         row = self.rows[carried["group"]]
-        result = ItemResult.from_dict(carried.pop("result"))  # pytest keeps every report to the end: 0.6 kB each
+        result = ItemResult.from_dict(carried["result"])
+        vars(report)["areal_eval"] = _ONLY_WORD[carried["word"]]
         row.results[result.item_id] = result
         row._summary = None
         row.xfail_reason = carried["xfail"]

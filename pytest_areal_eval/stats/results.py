@@ -12,6 +12,8 @@ from typing import Any
 
 from pytest_areal_eval.api import Episode, EpisodeStatus
 
+_NO_METRICS: Mapping[str, float] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class EpisodeResult:
@@ -92,7 +94,8 @@ class EpisodeResult:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> EpisodeResult:
         """Read what :meth:`to_dict` wrote."""
-        return cls(**{**data, "status": EpisodeStatus(data["status"])})
+        known = {**data, "status": EpisodeStatus(data["status"]), "metrics": data["metrics"] or _NO_METRICS}
+        return cls(**known)
 
 
 @dataclass(frozen=True, slots=True)
