@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_areal_eval.config.load import Config, Origin, load_config
+from pytest_areal_eval.config.load import load_config
+from pytest_areal_eval.config.schema import Config, Origin
 
 __all__ = ["Config", "Origin", "load_config"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_areal_eval.allocation import AllocationMode, AllocationValidationError, parse_allocation
-from pytest_areal_eval.config.load import Config, Origin
+from pytest_areal_eval.config.schema import Config, Origin
 from pytest_areal_eval.errors import ConfigError
 
 SAMPLING = (

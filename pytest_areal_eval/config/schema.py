@@ -5,7 +5,7 @@ Units are AReaL's: time-outs in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,6 +107,41 @@ class Sections:
     sglang: dict[str, Any] = field(default_factory=dict)
     vllm: dict[str, Any] = field(default_factory=dict)
     valid_dataset: ValidDataset = field(default_factory=ValidDataset)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value came from.
+
+    Attributes:
+        place: ``FILE:LINE``, or the override as it was typed.
+        typed: whether an override had a part in it.
+        through: the references that led there, such as ``actor.path``.
+    """
+
+    place: str
+    typed: bool = False
+    through: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.place + "".join(f", ${{{key}}}" for key in self.through)
+
+
+@dataclass(frozen=True)
+class Config(Sections):
+    """What an evaluation reads of a configuration.
+
+    Attributes:
+        origins: for each key that was given (``rollout.backend``), where it came from.
+        unknown: keys that neither evaluation nor AReaL knows, each with the nearest known one; they are ignored.
+    """
+
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    unknown: Sequence[str] = ()
+
+    def given(self, key: str) -> bool:
+        """Whether the file or an override says something about a key."""
+        return key in self.origins
 
 
 def _names(text: str) -> frozenset[str]:

@@ -7,8 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_areal_eval.config.load import Config
-from pytest_areal_eval.config.schema import Sections
+from pytest_areal_eval.config.schema import Config, Sections
 
 
 def config_rows(config: Config) -> list[tuple[str, str, str]]:

@@ -167,6 +167,10 @@ def test_what_training_needs_changes_no_evaluation() -> None:
         ("rollout.dump_to_file=tru", "rollout.dump_to_file: 'tru' is not true or false"),
         ("actor.path={a: 1}", "is not text"),
         ("gconfig=3", "gconfig=3: gconfig: 3 is not a mapping"),
+        ("+gconfig.stop=END", "gconfig.stop: 'END' is not a list"),
+        ("sglang=[1]", "sglang: [1] is not a mapping"),
+        ("rollout.scheduling_spec={cpu: 1}", "rollout.scheduling_spec: {'cpu': 1} is not a list"),
+        ("seed=${b.}", "--set seed=${b.}: seed: ${b.}: no viable alternative"),
         (
             "seed=${tial_name}",
             "seed: ${tial_name} refers to tial_name, which does not exist\nDid you mean ${trial_name}?",
@@ -177,7 +181,7 @@ def test_what_training_needs_changes_no_evaluation() -> None:
 )
 def test_a_wrong_override_is_named(override: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load("gsm8k.yaml", override)
+        load_config(CONFIGS / "gsm8k.yaml", [override], label="--set")
     assert said in str(caught.value)
 
 
@@ -197,6 +201,8 @@ def test_a_circle_of_references_is_shown() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("a: &x [*x]\n", "c.yaml, line 1, column 4: YAML recursive aliases are not supported"),
+        ("a: 1\n---\nb: 2\n", "c.yaml, line 2, column 1: but found another document"),
         ("", "c.yaml is empty"),
         ("# only a comment\n", "c.yaml is empty"),
         ("- 1\n- 2\n", "c.yaml holds no keys"),
