@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: eval test lint types check bench inspect clean
+.PHONY: eval test lint types check bench inspect clean engines
 
 eval: $(VENV)/.run
 	$(BIN)/python -m pytest evals/test_arithmetic.py --model=models/tiny-math
@@ -33,6 +33,12 @@ inspect: .venv-inspect/.done
 	$(PYTHON) -m venv .venv-inspect
 	.venv-inspect/bin/python -m pip --disable-pip-version-check -q install inspect-ai pandas pyarrow
 	@touch $@
+
+# Real engines on a CPU, outside the checkout; the tests use them where they are.
+ENGINES ?= $(HOME)/.cache/pytest-areal-eval/engines
+
+engines:
+	benchmarks/make_engines.sh $(ENGINES) vllm sglang
 
 $(VENV)/.torch:
 	@$(PYTHON) -c 'import sys; sys.exit(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'

@@ -1,0 +1,82 @@
+"""The real vLLM and SGLang on this machine's CPU, where ``make engines`` has built them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engines.servers import MODEL, spec
+
+from pytest_areal_eval.checkpoint import load_tokenizer
+from pytest_areal_eval.controller import ControllerSettings, RolloutController
+from pytest_areal_eval.engines.sglang import SGLangEngine
+from pytest_areal_eval.engines.vllm import VLLMEngine
+from pytest_areal_eval.schedulers.local import LocalScheduler
+
+BUILT = Path.home() / ".cache/pytest-areal-eval/engines"
+RECORDED = Path(__file__).parent / "recorded"
+ENGINES = {"vllm": (VLLMEngine, "vllm-0.32"), "sglang": (SGLangEngine, "sglang-0.5.23")}
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, RolloutController]]:
+    """Each engine's server, as the plugin starts it."""
+    kind = str(request.param)
+    python = BUILT / kind / "bin/python"
+    if not python.exists():
+        pytest.skip(f"{python} is not there: make engines")
+    engine = ENGINES[kind][0](spec(kind, python=str(python)))
+    scheduler = LocalScheduler(log_dir=tmp_path_factory.mktemp("logs"), gpus=())
+    settings = ControllerSettings(restarts=0, start_timeout_s=600.0)
+    with RolloutController(
+        engine, scheduler, settings=settings, tokenizer=lambda: load_tokenizer(str(MODEL), need_template=True)
+    ) as controller:
+        controller.initialize()
+        yield kind, controller
+    scheduler.close()
+
+
+class Answers:
+    """Asks what was asked when the answers were recorded."""
+
+    def __init__(self, **sampling: Any) -> None:
+        self.sampling = sampling
+        self.tokens: list[list[int]] = []
+
+    async def arun_episode(self, engine: Any, data: dict[str, Any]) -> float:
+        """Ask, and keep the ids."""
+        reply = await engine.chat([{"role": "user", "content": "What is 12 + 7?"}], **self.sampling)
+        self.tokens.append(reply.response.output_tokens)
+        return 1.0
+
+
+def test_the_answer_is_the_recorded_one(served: tuple[str, RolloutController]) -> None:
+    kind, controller = served
+    answers = Answers(greedy=True, max_new_tokens=64)
+    controller.submit({}, answers, item_id="one")
+    assert controller.wait(timeout=120)[0].reward == 1.0
+    recorded = json.loads((RECORDED / f"{ENGINES[kind][1]}.json").read_text())["ids_stop"]["body"]
+    wanted = recorded["output_ids"] if kind == "sglang" else recorded["choices"][0]["token_ids"]
+    assert answers.tokens == [wanted]
+
+
+def test_many_seeded_requests_are_answered(served: tuple[str, RolloutController]) -> None:
+    """vLLM 0.32 on a CPU died of seeds where a prompt was computed in chunks."""
+    _, controller = served
+    answers = Answers(temperature=1.0, max_new_tokens=32)
+    for item in range(64):
+        controller.submit({}, answers, item_id=f"row-{item}", group_size=4)
+    rollouts = controller.wait(timeout=300)
+    assert {str(e.status) for r in rollouts for e in r.episodes} <= {"scored", "truncated"}
+
+
+def test_what_the_server_can_do_is_known(served: tuple[str, RolloutController]) -> None:
+    _, controller = served
+    info = controller.engine.info
+    assert (info.context_length, info.model) == (2048, "tiny-math")
+    assert info.concurrency >= 16

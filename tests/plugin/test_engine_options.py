@@ -1,0 +1,109 @@
+"""Engines from the command line: attached servers, and what is refused with one message."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from engines.servers import MODEL, STANDIN, environment
+from standin.engines import VLLM, Hosted
+from standin.server import in_thread
+from support.refusals import refused
+
+USAGE, ENGINE = pytest.ExitCode.USAGE_ERROR, 16
+SUITE = """
+from pytest_areal_eval import evaluation
+
+ROWS = [{"id": f"g{n}", "question": f"Question {n}.", "answer": "42"} for n in range(12)]
+
+@evaluation(ROWS, workflow="support.ask.Ask")
+def test_gsm(rollout):
+    pass
+"""
+
+Run = Callable[..., pytest.RunResult]
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, warm: None) -> Run:
+    """Run twelve rows with the default fixtures."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.delenv("CI", raising=False)
+
+    def go(*args: str) -> pytest.RunResult:
+        pytester.makeini("[pytest]\naddopts = -p no:randomly -p no:asyncio -p no:cov -p no:hypothesispytest\n")
+        pytester.makepyfile(test_evals=SUITE)
+        return pytester.runpytest("-q", *args)
+
+    return go
+
+
+def test_rows_are_answered_by_a_server_that_runs_already(run: Run) -> None:
+    with in_thread(VLLM) as server:
+        result = run(f"--base-url={server.url}/v1", "--model=tiny-math")
+        assert server.load.requests == 12
+    result.stdout.fnmatch_lines(["engine: server/0 is ready*tiny-math, context 32768, * requests at once"])
+
+
+def test_the_only_model_needs_no_name(run: Run) -> None:
+    with in_thread(VLLM) as server:
+        run(f"--base-url={server.url}")
+        assert server.load.requests == 12
+
+
+def test_the_loss_of_exactness_is_told(run: Run) -> None:
+    with in_thread(Hosted) as server:
+        result = run(f"--base-url={server.url}", "--model=gpt-x")
+    result.stdout.fnmatch_lines(["warning: messages through /v1/chat/completions: the server tokenizes*"])
+
+
+def test_a_wrong_key_is_one_message(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "wrong")
+    with in_thread(Hosted, token="right") as server:
+        result = run(f"--base-url={server.url}", "--model=gpt-x", "--api-key-env=MY_KEY")
+    refused(result, ENGINE, "refuses the key of --api-key-env", "Check that variable's value.")
+
+
+def test_an_unknown_model_is_one_message(run: Run) -> None:
+    with in_thread(Hosted) as server:
+        result = run(f"--base-url={server.url}", "--model=gpt-z")
+    refused(result, ENGINE, "does not serve 'gpt-z'; it serves: gpt-x, gpt-y")
+
+
+def test_an_unknown_flag_is_one_message_in_the_servers_words(run: Run) -> None:
+    command = f"--engine-cmd={sys.executable} {STANDIN} vllm"
+    result = run(f"--model={MODEL}", "--backend=vllm", command, "--engine-arg=no-such-flag=1")
+    refused(result, ENGINE, "error: unrecognized arguments: --no-such-flag 1")
+
+
+def test_an_engine_that_is_too_old_is_one_message(run: Run, tmp_path: Path) -> None:
+    python = environment(tmp_path, "sglang", "0.4.0")
+    result = run(f"--model={MODEL}", "--backend=sglang", f"--engine-python={python}")
+    refused(result, USAGE, "has sglang 0.4.0, which is too old: 0.5.10 is needed", "Upgrade it (pip install*")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--backend=openai"], "--backend=openai needs the address of a server"),
+        (["--backend=vllm:d2", "--base-url=http://h"], "these servers run already, as many as there are addresses"),
+        (["--base-url=http://h", "--engine-arg=a=1"], "--engine-arg with --base-url: these servers run already"),
+        (["--base-url=h:80"], "--base-url=h:80: not an address"),
+        (
+            ["--base-url=http://h", "--api-key-env=NOT_SET_ANYWHERE"],
+            "--api-key-env=NOT_SET_ANYWHERE: that environment*",
+        ),
+        (["--api-key-env=HOME", f"--model={MODEL}"], "--api-key-env is for servers that run already"),
+        (["--engine-arg=max-batch=x", f"--model={MODEL}"], "--engine-arg=max_batch=x: not a whole number"),
+        (
+            ["--engine-arg=colour=red", f"--model={MODEL}"],
+            "--engine-arg=colour: the embedded engine has no such setting",
+        ),
+        (["--engine-arg==1", f"--model={MODEL}"], "--engine-arg==1: no flag's name"),
+        (["--backend=vllm", "--engine-python=/no/python", f"--model={MODEL}"], "--engine-python=/no/python: *"),
+    ],
+)
+def test_options_at_odds_are_refused_before_anything_starts(run: Run, arguments: list[str], said: str) -> None:
+    refused(run(*arguments), USAGE, said)
