@@ -8,13 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_areal_eval.engine_choice import build_engine, check_engine
+from pytest_areal_eval.engine_choice import build_engine, check_engine, tokenizer_loader
 from pytest_areal_eval.errors import ConfigError
 from pytest_areal_eval.options import Settings
 
 if TYPE_CHECKING:
     from pytest_areal_eval.controller import RolloutController
     from pytest_areal_eval.engines.base import Engine
+    from pytest_areal_eval.history import History
     from pytest_areal_eval.schedulers.base import Scheduler
     from pytest_areal_eval.schedulers.slurm import SlurmOptions
 
@@ -34,6 +35,7 @@ def check_options(settings: Settings) -> None:
         from pytest_areal_eval.schedulers.slurm.options import check_installed
 
         check_installed()
+        slurm_options(settings).further()
 
 
 def build_scheduler(settings: Settings, log_dir: Path) -> Scheduler | None:
@@ -147,6 +149,25 @@ def build_controller(
     )
     engine, tokenizer = _engine(settings, model, scheduler)
     return RolloutController(engine, scheduler, settings=chosen, tokenizer=tokenizer, on_event=on_event)
+
+
+def build_recall(settings: Settings, model: str | None, history: History, *, load_tokenizer: bool) -> RolloutController:
+    """A controller that answers from an earlier run alone; not yet initialized.
+
+    Args:
+        settings: the options.
+        model: the checkpoint, whose tokenizer reads answers that are token ids.
+        history: the earlier run.
+        load_tokenizer: whether anything will be read.
+    """
+    from pytest_areal_eval.controller import ControllerSettings, RolloutController
+    from pytest_areal_eval.engines.recall import RecallEngine
+
+    ids = load_tokenizer and history.has_token_ids
+    chosen = ControllerSettings(reward_timeout_s=settings.get("reward-timeout", 15.0), seed=settings.get("seed", 0))
+    tokenizer = tokenizer_loader(settings, model) if ids and model is not None else None
+    engine = RecallEngine(history.path.name, token_ids=ids)
+    return RolloutController(engine, settings=chosen, tokenizer=tokenizer)
 
 
 def _engine(

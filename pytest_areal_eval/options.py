@@ -18,7 +18,11 @@ import pytest
 
 GROUP = "areal-eval"
 T = TypeVar("T", int, float)
-Kind = Literal["value", "flag", "list"]
+Kind = Literal["value", "flag", "list", "optional"]
+"""``optional`` is a value that may be left out; on the command line it stands behind ``=``."""
+
+NEWEST = "newest"
+"""What ``--resume`` alone means."""
 
 
 def some_text(text: str) -> str:
@@ -275,6 +279,14 @@ OPTIONS: tuple[Option, ...] = (
     Option("baseline", "The run that 'baseline' means in gates such as 'reward >= baseline - 0.01'", metavar="RUN"),
     Option("gate-partial", "Decide gates on a chosen part of an evaluation too", kind="flag"),
     Option("replay", "Score the completions of a JSONL file (by id or index); no model is run", metavar="FILE"),
+    Option(
+        "resume",
+        "Go on with a run that was interrupted, --resume=RUN; alone: with the newest run of the same evaluations",
+        kind="optional",
+        metavar="RUN",
+    ),
+    Option("rescore", "Grade the answers of a run anew, with today's rewards; no model is run", metavar="RUN"),
+    Option("from-run", "Decide today's gates on the scores of a run; nothing is run or graded", metavar="RUN"),
     Option("results-dir", "Where runs are kept (default: eval-results)", metavar="DIR"),
     Option(
         "order", "Report items as they complete or as collected (default: auto)", order, metavar="ORDER", short=False
@@ -291,6 +303,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("trust-remote-code", "Run code that a checkpoint or a dataset brings along", kind="flag"),
 )
 BY_NAME = {option.name: option for option in OPTIONS}
+_BY_LONG = {option.long: option for option in OPTIONS}
 
 
 @dataclass(frozen=True)
@@ -328,8 +341,9 @@ def add_options(parser: pytest.Parser) -> None:
         else:
             attrs |= {"metavar": option.metavar}
             attrs |= {"action": "append"} if option.kind == "list" else {}
+            attrs |= {"nargs": "?", "const": NEWEST} if option.kind == "optional" else {}
         group.addoption(option.long, **attrs)
-        kind: Any = {"flag": "bool", "list": "linelist", "value": "string"}[option.kind]
+        kind: Any = {"flag": "bool", "list": "linelist"}.get(option.kind, "string")
         parser.addini(option.dest, f"Default of {option.spelling}", type=kind, default=None)
 
 
@@ -351,7 +365,7 @@ def values_apart(typed: Sequence[str], translated: Sequence[str]) -> list[tuple[
         typed: the command line.
         translated: the same from :func:`translate_short_spellings`.
     """
-    valued = {option.long for option in OPTIONS if option.kind != "flag"}
+    valued = {option.long for option in OPTIONS if option.kind in ("value", "list")}
     names = zip(typed, _before_double_dash(translated), typed[1:], strict=False)
     return [(name, value) for name, long, value in names if long in valued]
 
@@ -371,11 +385,30 @@ def read_settings(config: pytest.Config) -> Settings:
             given[option.name] = _typed_value(config, option, typed)
         if written is not False and written not in (None, "", []):  # but 0 is something
             ini[option.name] = written
-    settings = _with_configuration(config, Settings(given, ini))
+    settings = _with_configuration(config, _with_earlier_run(config, Settings(given, ini)))
     _refuse_same_model(settings.get("model", []))
     if given.get("greedy") and given.get("temperature"):
         raise pytest.UsageError(f"--greedy and --temperature={given['temperature']:g} exclude each other; give one")
     return settings
+
+
+def _with_earlier_run(config: pytest.Config, settings: Settings) -> Settings:
+    """``--rescore`` and ``--from-run`` take the run's own settings where nothing else is typed."""
+    typed = [name for name in ("resume", "rescore", "from-run") if name in settings.given]
+    if len(typed) > 1:
+        raise pytest.UsageError(f"--{typed[0]} and --{typed[1]} exclude each other; give one")
+    if not typed or typed == ["resume"]:
+        return settings
+    from pytest_areal_eval.errors import ArealEvalError
+    from pytest_areal_eval.history import with_settings_of
+    from pytest_areal_eval.report.saved import find_run
+    from pytest_areal_eval.run import DEFAULT_RESULTS_DIR
+
+    try:
+        results_dir = config.invocation_params.dir / settings.get("results-dir", DEFAULT_RESULTS_DIR)
+        return with_settings_of(find_run(settings.given[typed[0]], results_dir), settings)
+    except ArealEvalError as error:
+        raise pytest.UsageError(f"--{typed[0]}: {error}") from error
 
 
 def _with_configuration(config: pytest.Config, settings: Settings) -> Settings:
@@ -427,6 +460,8 @@ def _before_double_dash(args: Sequence[str]) -> Sequence[str]:
 
 def _translated(arg: str, free: Mapping[str, str]) -> str:
     name, equals, value = arg.partition("=")
+    if not equals and name in free and _BY_LONG[free[name]].kind == "optional":
+        return f"{free[name]}={NEWEST}"  # else argparse would take the next word for its value
     return free[name] + equals + value if name in free else arg
 
 

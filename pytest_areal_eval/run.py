@@ -20,7 +20,7 @@ from pytest_areal_eval.session import EvaluationSession, membership
 if TYPE_CHECKING:
     from pytest_areal_eval.api import Episode
     from pytest_areal_eval.controller import Event, RolloutController
-    from pytest_areal_eval.journal import Journal, RunFolder
+    from pytest_areal_eval.journal import Answer, Journal, RunFolder
     from pytest_areal_eval.report.scoreboard import Row
     from pytest_areal_eval.schedulers.base import Scheduler
     from pytest_areal_eval.stats import Summary
@@ -50,7 +50,10 @@ class Run:
         self.refused: UserError | None = None
         self._journal: Journal | None = None
         self._info: dict[str, Any] = {}
+        self._resumed: RunFolder | None = None
         evaluations.on_episode = self.record
+        evaluations.on_answer = self.record_answer
+        evaluations.on_recalled = self.record_recalled
         evaluations.open_run = self.open
         if self.worker is not None:
             evaluations.runs_here = self.worker.runs
@@ -78,13 +81,45 @@ class Run:
     def _make(self, evaluations: Mapping[str, Any] | None) -> None:
         from pytest_areal_eval.journal import Journal, RunFolder
 
-        settings = self.evaluations.settings
-        results_dir = self.config.invocation_params.dir / settings.get("results-dir", DEFAULT_RESULTS_DIR)
-        self.folder = RunFolder.create(results_dir, name_hint=self._name_hint())
+        history = self.evaluations.history
+        if self._resumed is not None and history is not None:
+            self.folder = self._resumed
+            said = self._describe()
+            again = {name: said[name] for name in ("started_at", "command_line", "git", "versions", "machine")}
+            before = history.info.get("resumed", [])
+            self._info = dict(history.info) | {"status": "started", "resumed": [*before, again]}
+        else:
+            self.folder = RunFolder.create(self.results_dir, name_hint=self._name_hint())
+            self._info = self._describe() | {"evaluations": evaluations or self.describe_evaluations()}
+            if history is not None:
+                self._info["rescored_from"] = history.path.name
+            self._write_items(self.folder.path)  # a run with its run.json has them all
         self._journal = Journal.open(self.folder.path)
-        self._info = self._describe() | {"evaluations": evaluations or self.describe_evaluations()}
         self.folder.write_run(self._info)
-        self._write_items(self.folder.path)
+
+    @property
+    def results_dir(self) -> Path:
+        """Where runs are kept."""
+        results_dir = self.evaluations.settings.get("results-dir", DEFAULT_RESULTS_DIR)
+        return Path(self.config.invocation_params.dir / results_dir)
+
+    def look_back(self) -> None:
+        """Read the run that ``--resume``, ``--rescore`` or ``--from-run`` names, and hold it where it goes on.
+
+        Raises:
+            UserError: there is none, another process holds it, or it was made otherwise.
+        """
+        from pytest_areal_eval import earlier
+
+        try:
+            found = earlier.look_back(self)
+        except JournalError as error:
+            raise ConfigError(str(error.args[0]), error.hint) from error
+        if found is None:
+            return
+        self.evaluations.history, self._resumed = found
+        if found[0].purpose == "from-run":
+            self.evaluations.open_run = lambda: None  # nothing new to keep
 
     def _join(self, worker: Worker) -> None:
         """On an xdist worker: write into the owner's folder, to a file of one's own."""
@@ -124,7 +159,25 @@ class Run:
         settings = self.evaluations.settings
         share = self.worker.share if self.worker is not None else None
         made = build_controller(settings, model, scheduler, on_event=self.events.append, share=share)
-        made.on_episode = self.record
+        made.on_episode, made.on_answer = self.record, self.record_answer
+        return made
+
+    def without_engine(self, model: str | None) -> RolloutController | None:
+        """The controller of a session that generates nothing with this checkpoint; None where it does.
+
+        It answers from the earlier run, and where nothing is owed it is not even started.
+        """
+        from pytest_areal_eval.backends import build_recall
+
+        history = self.evaluations.history
+        if history is None or self.evaluations.needs_engine(model):
+            return None
+        owed = history.purpose == "rescore"
+        made = build_recall(self.evaluations.settings, model, history, load_tokenizer=owed)
+        made.on_episode, made.on_answer = self.record, self.record_answer
+        if owed:
+            self.open()
+            self.evaluations.launch(made, made.initialize)
         return made
 
     def initializer(self, controller: RolloutController) -> Callable[[], None]:
@@ -144,9 +197,22 @@ class Run:
         assert self._journal is not None
         self._journal.append(episode)
 
+    def record_answer(self, answer: Answer, old: bool) -> None:
+        """Write an answer of the engine to the journal, unless it is there; called in the controller's thread."""
+        assert self._journal is not None
+        if not (old and self._resumed is not None):
+            self._journal.append_answer(answer)
+
+    def record_recalled(self, episode: Episode) -> None:
+        """Write an earlier run's episode to the journal of this one, if it has one of its own."""
+        if self._journal is not None and self._resumed is None:
+            self._journal.append(episode)
+
     def finish(self, summaries: Sequence[Summary], gates: Sequence[Mapping[str, Any]], exit_status: int) -> None:
         """Write the end of the run and close its files."""
         if self.folder is None:
+            if self._resumed is not None:
+                self._resumed.close()
             return
         if self.worker is not None:
             if self._journal is not None:
@@ -157,9 +223,8 @@ class Run:
             "exit_status": exit_status,
             "finished_at": time.time(),
             "wall_s": time.time() - self.started_at,
-            "evaluations": {
-                s.name: self._info["evaluations"].get(s.name, {}) | {"summary": s.to_dict()} for s in summaries
-            },
+            "evaluations": self._info["evaluations"]
+            | {s.name: self._info["evaluations"].get(s.name, {}) | {"summary": s.to_dict()} for s in summaries},
             "gates": list(gates),
             "events": [{"kind": e.kind, "text": e.text, "at": e.at} for e in self.events if e.kind != "log"],
         }
@@ -211,6 +276,7 @@ class Run:
     def _describe_group(self, group: Any) -> dict[str, Any]:
         import dataclasses
 
+        from pytest_areal_eval.identity import identity_of
         from pytest_areal_eval.journal import dataset_identity
         from pytest_areal_eval.workflows.base import describe_workflow
 
@@ -232,6 +298,7 @@ class Run:
             "template": {**spec.template_kwargs, "enable_thinking": spec.enable_thinking},
             "pass_mark": spec.pass_mark,
             "strict": group.plan.strict,
+            "identity": identity_of(group, settings),
         }
 
     def describe_model(self, model: str | None) -> None:

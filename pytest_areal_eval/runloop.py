@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_areal_eval.errors import ArealEvalError, UserError
+from pytest_areal_eval.parametrize import MODEL
 from pytest_areal_eval.session import EvaluationSession, Group, iter_blocks, membership
 
 if TYPE_CHECKING:
@@ -169,9 +170,27 @@ def _starter(group: Group, first: pytest.Function) -> pytest.Function:
 
 
 def leave_out(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> object | None:
-    """A starter needs no function-scoped fixture: it gets a placeholder, so that each is made for the tests alone."""
+    """A starter needs no function-scoped fixture: it gets a placeholder, so that each is made for the tests alone.
+
+    Nor does a session that generates nothing need the ``controller`` fixture, whoever wrote it.
+    """
+    if fixturedef.argname == "controller" and not request.config.option.setuponly:
+        return _without_engine(fixturedef, request)
     if fixturedef.scope != "function" or not request.node.stash.get(_STARTER, False):
         return None
     placeholder = object()
     fixturedef.cached_result = (placeholder, getattr(request, "param", None), None)
     return placeholder
+
+
+def _without_engine(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> object | None:
+    from pytest_areal_eval.plugin import RUN
+
+    run = request.config.stash[RUN]
+    if run.evaluations.history is None:
+        return None
+    made = run.without_engine(request.getfixturevalue(MODEL))
+    if made is not None:
+        fixturedef.addfinalizer(made.destroy)
+        fixturedef.cached_result = (made, getattr(request, "param", None), None)
+    return made

@@ -27,6 +27,8 @@ from pytest_areal_eval.resolution import build_workflow, samples_of, sampling_of
 
 if TYPE_CHECKING:
     from pytest_areal_eval.controller import RolloutController
+    from pytest_areal_eval.history import History
+    from pytest_areal_eval.journal import Answer
 
 OWN_ARGUMENTS = {ITEM, MODEL, "engine", "rollout", "controller", "scheduler", "request", "self"}
 TICK_S = 0.2
@@ -111,6 +113,9 @@ class EvaluationSession:
         self.planner = Planner(settings, config.invocation_params.dir)
         self.groups: dict[str, Group] = {}
         self.on_episode: Callable[[Episode], None] | None = None
+        self.on_answer: Callable[[Answer, bool], None] | None = None
+        self.on_recalled: Callable[[Episode], None] = lambda episode: None
+        self.history: History | None = None
         self.open_run: Callable[[], object] = lambda: None
         self.runs_here: Callable[[pytest.Item], bool] = lambda item: True
         self.controllers: list[RolloutController] = []
@@ -178,6 +183,8 @@ class EvaluationSession:
         _spare_log_capture()
         if controller.on_episode is None:
             controller.on_episode = self.on_episode
+        if controller.on_answer is None:
+            controller.on_answer = self.on_answer
         if controller not in self.controllers:  # a conftest's own
             self.controllers.append(controller)
         later = list(self.groups.values())
@@ -192,6 +199,19 @@ class EvaluationSession:
         waits = other.started or other.extra_arguments or other.may_be_skipped
         return other.model == group.model and not waits and self.runs_here(other.items[0])
 
+    def owes(self, group: Group) -> bool:
+        """Whether any episode of a group has to run: an earlier run may have finished them all."""
+        if self.history is None:
+            return True
+        n_samples, ids = samples_of(group, self.settings), (item.stash[_MEMBERSHIP][1].id for item in group.items)
+        return any(self.history.owes(group.name, item_id, n_samples) for item_id in ids)
+
+    def needs_engine(self, model: str | None = None) -> bool:
+        """Whether anything has to be generated (with one of several checkpoints)."""
+        may = self.history is None or self.history.purpose == "resume"
+        mine = (group for group in self.groups.values() if model is None or group.model in (None, model))
+        return may and any(map(self.owes, mine))
+
     def look_ahead(self, item: pytest.Item) -> None:
         """Hand over a test of a started group that turns out to run in this process too."""
         found = membership(item)
@@ -199,8 +219,9 @@ class EvaluationSession:
             self._submit(item, found[0].controller)
 
     def _submit_group(self, group: Group, controller: RolloutController, arguments: Mapping[str, Any]) -> None:
-        group.workflow = build_workflow(group, controller, self.settings, arguments)
-        self._check_replay(group, controller)
+        if self.owes(group):
+            group.workflow = build_workflow(group, controller, self.settings, arguments)
+            self._check_replay(group, controller)
         group.sampling, group.template = sampling_of(group, self.settings), template_of(group)
         group.started, group.controller = True, controller
         for item in group.items:
@@ -210,18 +231,40 @@ class EvaluationSession:
     def _submit(self, item: pytest.Item, controller: RolloutController) -> None:
         group, param = item.stash[_MEMBERSHIP]
         spec, settings = group.plan.spec, self.settings
+        n_samples = samples_of(group, settings)
+        earlier = self.history.of(group.name, param.id, n_samples) if self.history is not None else None
+        if earlier is not None and self._recalled(item, controller, earlier.finished, n_samples):
+            return
         task_id = controller.submit(
             dict(param.record),
             group.workflow,
-            group_size=samples_of(group, settings),
+            group_size=n_samples,
             item_id=param.id,
             evaluation=group.name,
             timeout_s=time_limit_of(item, spec.episode_timeout, settings),
             gconfig=group.sampling,
             template_kwargs=group.template,
             callback=lambda rollout: self._deliver(item, rollout, controller),
+            finished=earlier.finished if earlier is not None else None,
+            answers=earlier.answers if earlier is not None else None,
         )
         self._tickets[item] = _Ticket(controller, task_id)
+
+    def _recalled(
+        self, item: pytest.Item, controller: RolloutController, finished: Mapping[int, Episode], n_samples: int
+    ) -> bool:
+        """Take an item's finished episodes over from the earlier run; True if they are all that it has."""
+        from pytest_areal_eval.controller.episodes import rollout_of
+
+        for episode in finished.values():
+            self.on_recalled(episode)
+        if len(finished) < n_samples:
+            return False
+        group, param = item.stash[_MEMBERSHIP]
+        rollout = rollout_of(dict(param.record), list(finished.values()))
+        self._tickets[item] = _Ticket(controller, rollout.task_id, rollout)
+        group.ready.append(item)
+        return True
 
     def _check_scopes(self, group: Group) -> None:
         for name in ("controller", *group.extra_arguments):

@@ -1,0 +1,95 @@
+"""At a session's start: find the run that it goes back to, hold it where it goes on, refuse what cannot be reused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pytest_areal_eval.errors import ConfigError
+from pytest_areal_eval.history import History, find, wanted
+from pytest_areal_eval.identity import selected_indices
+from pytest_areal_eval.journal import RunFolder
+from pytest_areal_eval.resolution import samples_of
+
+if TYPE_CHECKING:
+    from pytest_areal_eval.run import Run
+
+
+def look_back(run: Run) -> tuple[History, RunFolder | None] | None:
+    """The run that the options name, checked, and its held folder where it is resumed; None if they name none.
+
+    Raises:
+        ConfigError: it cannot be used for this session; the message says why.
+        JournalError: it cannot be read, or another process holds it.
+    """
+    asked = wanted(run.evaluations.settings)
+    if asked is None:
+        return None
+    purpose, text = asked
+    groups = run.evaluations.groups.values()
+    if run.worker is not None:
+        raise ConfigError(f"--{purpose} does not work with -n", "Leave -n out; episodes run concurrently without it.")
+    names = [group.name for group in groups]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(
+            f"--{purpose}: two evaluations are named {twice}, and a run cannot tell their episodes apart",
+            "Rename one, or select one file.",
+        )
+    path = find(purpose, text, run.results_dir, names)
+    goes_on = purpose == "resume" and not run.config.option.collectonly
+    held = RunFolder.open(path) if goes_on else None
+    try:
+        history = History(purpose, path)
+        history.check(run.describe_evaluations(), _records(run), _fingerprints(run, history))
+        _refuse_gaps(run, history)
+    except BaseException:
+        if held is not None:
+            held.close()
+        raise
+    return history, held
+
+
+def description(run: Run, history: History) -> str:
+    """What is taken over, for the header."""
+    total, finished, _ = history.count(_wanted_items(run))
+    what = {"resume": "resumes", "rescore": "grades anew", "from-run": "decides on"}[history.purpose]
+    kept = f"{finished} of {total} episodes are there" if history.purpose == "resume" else f"{total} episodes"
+    return f"{what} {history.path.name}: {kept}"
+
+
+def _refuse_gaps(run: Run, history: History) -> None:
+    total, finished, nothing = history.count(_wanted_items(run))
+    missing = {"resume": 0, "rescore": nothing, "from-run": total - finished}[history.purpose]
+    if missing:
+        raise ConfigError(
+            f"--{history.purpose}: {history.path.name} lacks {missing} of {total} episodes",
+            f"Finish it first, with the command that began it and --resume={history.path.name}",
+        )
+
+
+def _wanted_items(run: Run) -> dict[str, tuple[list[str], int]]:
+    settings = run.evaluations.settings
+    return {
+        group.name: ([group.plan.ids[index] for index in selected_indices(group)], samples_of(group, settings))
+        for group in run.evaluations.groups.values()
+    }
+
+
+def _records(run: Run) -> dict[str, dict[str, Mapping[str, Any]]]:
+    return {
+        group.name: {group.plan.ids[index]: group.plan.data.records[index] for index in selected_indices(group)}
+        for group in run.evaluations.groups.values()
+    }
+
+
+def _fingerprints(run: Run, history: History) -> dict[str, str]:
+    """The checkpoints' digests today; none where nothing that depends on them is taken over."""
+    from pytest_areal_eval.engine_choice import checkpoint_of
+    from pytest_areal_eval.journal import checkpoint_fingerprint
+
+    settings = run.evaluations.settings
+    if settings.get("replay") is not None or not history.depends_on_checkpoint:
+        return {}
+    found = {model: checkpoint_of(settings, model) for model in settings.get("model", [])}
+    return {model: checkpoint_fingerprint(c.path).digest for model, c in found.items() if c is not None}
