@@ -101,6 +101,7 @@ class ModelResponse:
         stop_string: the stop string that ended it, if one did.
         text: the decoded answer where the server sent one, without the stop token.
         reasoning: the reasoning that the server split off, if it did.
+        tool_calls: the calls that the server split off, if it did: ``id``, ``name`` and ``arguments`` (JSON text).
         input_count: number of prompt tokens where ``input_tokens`` is empty.
         output_count: number of output tokens where ``output_tokens`` is empty.
         replica: name of the replica that answered.
@@ -121,6 +122,7 @@ class ModelResponse:
     routed_experts: Any = None
     text: str | None = None
     reasoning: str = ""
+    tool_calls: list[dict[str, str]] = field(default_factory=list)
     stop_string: str | None = None
     input_count: int = 0
     output_count: int = 0
@@ -212,6 +214,7 @@ class Episode:
         seed: the request seed derived for it, or None.
         error: what went wrong, one paragraph; empty where nothing did.
         traceback: the user's frames of the exception, if any.
+        transcript: an agent's calls of the model, in order: messages, content, tool calls, tokens, seconds.
     """
 
     evaluation: str = ""
@@ -236,6 +239,7 @@ class Episode:
     seed: int | None = None
     error: str = ""
     traceback: str = ""
+    transcript: Sequence[Mapping[str, Any]] = ()
 
     @property
     def text(self) -> str:

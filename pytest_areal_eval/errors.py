@@ -81,5 +81,19 @@ class GraderError(ArealEvalError):
         self.traceback = traceback
 
 
+class AgentError(ArealEvalError):
+    """An agent raised, or its process ended.
+
+    Args:
+        message: the exception's text, or how the process ended.
+        hint: what to do next.
+        traceback: the user's frames where it raised.
+    """
+
+    def __init__(self, message: str, hint: str = "", *, traceback: str = "") -> None:
+        super().__init__(message, hint)
+        self.traceback = traceback
+
+
 class JournalError(ArealEvalError):
     """The results folder cannot be written or a journal cannot be read."""

@@ -12,13 +12,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from pytest_areal_eval.agents import Agents
 from pytest_areal_eval.api import Episode, EpisodeStatus, GenerationHyperparameters, Rollout, Score
 from pytest_areal_eval.controller.client import EngineClient
 from pytest_areal_eval.controller.clock import Clock
 from pytest_areal_eval.controller.place import Place
 from pytest_areal_eval.controller.recording import EpisodeEngine, Note
 from pytest_areal_eval.engines.base import Engine
-from pytest_areal_eval.errors import ArealEvalError, EngineLost, GraderError, GraderTimeout, PromptTooLong
+from pytest_areal_eval.errors import AgentError, ArealEvalError, EngineLost, GraderError, GraderTimeout, PromptTooLong
 from pytest_areal_eval.journal.answers import Answer
 from pytest_areal_eval.rewards.answers import unfinished_thinking
 from pytest_areal_eval.rewards.pool import RewardPool
@@ -111,6 +112,7 @@ class Surroundings:
     tokenizer: Any
     run_seed: int
     reward_pool: RewardPool
+    agents: Agents
     trackers: Trackers
     on_answer: Callable[[Answer, bool], None] | None = None
 
@@ -128,8 +130,6 @@ async def run_episode(unit: Unit, around: Surroundings) -> Episode:
         template_kwargs=item.template_kwargs,
         seed=seed,
         place=unit.place,
-        answers=item.answers.get(unit.index, ()),
-        note=_note(unit, around.on_answer),
     )
     context.set(
         context.WorkflowContext(
@@ -141,6 +141,7 @@ async def run_episode(unit: Unit, around: Surroundings) -> Episode:
             seed=seed,
             rng=Random(seed),
             reward_pool=around.reward_pool,
+            agents=around.agents,
             place=unit.place,
         )
     )
@@ -247,6 +248,8 @@ def _fault(error: BaseException, unit: Unit, engine: EpisodeEngine) -> Outcome:
         status = EpisodeStatus.GRADER_TIMEOUT if timed_out else EpisodeStatus.GRADER_ERROR
         trace = str(getattr(error, "traceback", "") or "")
         return Outcome(status, Score(0.0), error=str(error), traceback=trace[-TRACEBACK_LIMIT:])
+    if isinstance(error, AgentError):
+        return Outcome(EpisodeStatus.WORKFLOW_ERROR, error=str(error), traceback=error.traceback[-TRACEBACK_LIMIT:])
     if isinstance(error, PromptTooLong):
         return Outcome(EpisodeStatus.PROMPT_TOO_LONG, error=str(error))
     if isinstance(error, EngineLost):
@@ -293,6 +296,7 @@ def _episode(
         seed=seed,
         error=outcome.error,
         traceback=outcome.traceback,
+        transcript=tuple(engine.transcript),
     )
 
 

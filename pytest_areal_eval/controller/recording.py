@@ -71,6 +71,7 @@ class EpisodeEngine:
         self.gconfig = gconfig or GenerationHyperparameters()
         self.template_kwargs = dict(template_kwargs or {})
         self.exchanges: list[tuple[ModelRequest, ModelResponse]] = []
+        self.transcript: list[dict[str, Any]] = []
         self.requests = 0
         self.asked: ModelRequest | None = None
         self.progress = Progress()
@@ -118,21 +119,34 @@ class EpisodeEngine:
             template_kwargs: arguments of the chat template on top of the evaluation's (``tools``, ``enable_thinking``).
             **overrides: fields of :class:`~pytest_areal_eval.api.GenerationHyperparameters` for this request.
         """
+        request = self.chat_request(messages, template_kwargs=template_kwargs, **overrides)
+        response = await self.agenerate(request)
+        return Reply(answer_text(response, self.tokenizer), response.reasoning, response.stop_reason, response)
+
+    def chat_request(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        template_kwargs: Mapping[str, Any] | None = None,
+        **overrides: Any,
+    ) -> ModelRequest:
+        """The request that :meth:`chat` sends; raises what the chat template raises."""
         gconfig = self.gconfig.new(**{"n_samples": 1, **overrides})
         template = {**self.template_kwargs, **(template_kwargs or {})}
         if self.tokenizer is None:
-            request = ModelRequest(messages=[dict(m) for m in messages], template_kwargs=template, gconfig=gconfig)
-        else:
-            ids = self.tokenizer.apply_chat_template(
-                list(messages), tokenize=True, add_generation_prompt=True, return_dict=False, **template
-            )
-            request = ModelRequest(
-                input_ids=list(ids),
-                gconfig=gconfig.new_with_stop_and_pad_token_ids(self.tokenizer),
-                tokenizer=self.tokenizer,
-            )
-        response = await self.agenerate(request)
-        return Reply(answer_text(response, self.tokenizer), response.reasoning, response.stop_reason, response)
+            return ModelRequest(messages=[dict(m) for m in messages], template_kwargs=template, gconfig=gconfig)
+        ids = self.tokenizer.apply_chat_template(
+            list(messages), tokenize=True, add_generation_prompt=True, return_dict=False, **template
+        )
+        return ModelRequest(
+            input_ids=list(ids),
+            gconfig=gconfig.new_with_stop_and_pad_token_ids(self.tokenizer),
+            tokenizer=self.tokenizer,
+        )
+
+    def text(self, response: ModelResponse) -> str:
+        """What an answer says."""
+        return answer_text(response, self.tokenizer)
 
     def get_version(self) -> int:
         """0: a checkpoint under evaluation does not change."""

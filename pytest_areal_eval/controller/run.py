@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from pytest_areal_eval.agents import Agents
 from pytest_areal_eval.api import Episode, EpisodeStatus, ModelRequest, ModelResponse
 from pytest_areal_eval.controller.client import EngineClient, Progress, open_session
 from pytest_areal_eval.controller.clock import Clock
@@ -72,6 +73,7 @@ class Run:
         self._on_event = on_event
         self._on_answer = on_answer
         self._reward_pool = RewardPool(settings.reward_workers, settings.reward_timeout_s, settings.reward_memory_mb)
+        self._agents = Agents(lambda text: self._emit("warning", text))
         self.pool = EpisodePool(loop, self._run_episode, self._note, self._stop_for)
         self._around: Surroundings | None = None
         self._warmed = False
@@ -112,6 +114,7 @@ class Run:
             tokenizer=self.tokenizer,
             run_seed=self._settings.seed,
             reward_pool=self._reward_pool,
+            agents=self._agents,
             trackers=self.trackers,
             on_answer=None if self._on_answer is None else self._note_answer,
         )
@@ -124,6 +127,7 @@ class Run:
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.wait({self._watch}, timeout=LEAVE_S)
+        await self._agents.close()
         if self._around is not None:
             await self._around.client.close()
 
@@ -160,6 +164,7 @@ class Run:
             if self.instances is not None:
                 self.instances.stop_all()
         finally:
+            self._agents.kill()
             self._reward_pool.close()
 
     def _members(

@@ -208,9 +208,14 @@ def parse_chat(body: Any) -> ModelResponse:
         stop_string=matched if isinstance(matched, str) else None,
         text=str(message.get("content") or ""),
         reasoning=str(message.get("reasoning_content") or message.get("reasoning") or ""),
+        tool_calls=[{"id": call["id"], **_called(call["function"])} for call in message.get("tool_calls") or ()],
         input_count=int(usage.get("prompt_tokens", 0)),
         output_count=int(usage.get("completion_tokens", 0)),
     )
+
+
+def _called(function: Mapping[str, Any]) -> dict[str, str]:
+    return {"name": function["name"], "arguments": function["arguments"]}
 
 
 _STOP_REASONS: Mapping[str, StopReason] = {

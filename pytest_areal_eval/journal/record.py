@@ -43,6 +43,8 @@ def episode_to_dict(episode: Episode, extra: Mapping[str, Any] | None = None) ->
     for name in _FIELDS:
         record[name] = getattr(episode, name)
     record["metrics"] = dict(episode.metrics)
+    if not episode.transcript:
+        del record["transcript"]  # most workflows have none
     if extra:
         record["extra"] = dict(extra)
     return record
@@ -66,6 +68,7 @@ def episode_from_dict(record: Mapping[str, Any]) -> Episode:
             fields["reward"] = _finite(fields["reward"])
         metrics = fields.get("metrics", {})
         fields["metrics"] = {name: _finite(value) for name, value in metrics.items()}
+        fields["transcript"] = tuple(fields.get("transcript", ()))
         for name in _FLOATS:
             fields[name] = _finite(fields.get(name, 0.0))
     except (ValueError, TypeError, AttributeError) as error:

@@ -14,7 +14,8 @@ def resolve_workflow(workflow: Any, kwargs: Mapping[str, Any] | None = None) -> 
 
     Args:
         workflow: an object with ``async arun_episode(engine, data)``, a class of such objects, an ``async def``
-            function ``(engine, item)``, or the dotted name of any of these.
+            function ``(engine, item)``, an agent (an object with ``async run(data, **extra_kwargs)``) or its class, or
+            the dotted name of any of these.
         kwargs: the constructor's arguments, for a class.
 
     Raises:
@@ -28,6 +29,8 @@ def resolve_workflow(workflow: Any, kwargs: Mapping[str, Any] | None = None) -> 
             found = import_from_string(found)
         except (ImportError, AttributeError, ValueError) as error:
             raise ConfigError(f"workflow={workflow!r}: {error}") from error
+    if is_agent(found):
+        return _agent(found, dict(kwargs or {}), named)
     if inspect.isclass(found):
         found = _construct(found, dict(kwargs or {}), named)
     if inspect.iscoroutinefunction(found):
@@ -35,8 +38,9 @@ def resolve_workflow(workflow: Any, kwargs: Mapping[str, Any] | None = None) -> 
     if inspect.iscoroutinefunction(getattr(found, "arun_episode", None)):
         return found
     raise ConfigError(
-        f"workflow={named}: {type(found).__name__} has no 'async def arun_episode(self, engine, data)'",
-        "Give a workflow's dotted name, class or instance, or an async function (engine, item).",
+        f"workflow={named}: {type(found).__name__} has no 'async def arun_episode(self, engine, data)' and no "
+        "'async def run(self, data, **extra_kwargs)'",
+        "Give the dotted name, class or instance of a workflow or an agent, or an async function (engine, item).",
     )
 
 
@@ -57,6 +61,19 @@ class FunctionWorkflow:
     async def arun_episode(self, engine: Any, data: dict[str, Any]) -> Any:
         """Call the function; what it returns is the reward."""
         return await self.function(engine, data)
+
+
+def is_agent(thing: Any) -> bool:
+    """Whether it has a ``run`` and is no workflow."""
+    return callable(getattr(thing, "run", None)) and not hasattr(thing, "arun_episode")
+
+
+def _agent(found: Any, kwargs: dict[str, Any], named: str) -> Any:
+    from pytest_areal_eval.workflows.agent import AgentWorkflow
+
+    if inspect.isclass(found):
+        _construct(found, kwargs, named)  # so that wrong arguments are one message, before any episode
+    return AgentWorkflow(found, kwargs)
 
 
 def _construct(cls: type, kwargs: dict[str, Any], named: str) -> Any:

@@ -22,6 +22,7 @@ class WorkflowContext:
         seed: the request seed derived from (run seed, item id, episode index).
         rng: an episode-local random generator seeded with it; use this one, not the global generator.
         reward_pool: the killable pool that grades; None outside a controller.
+        agents: the endpoint that agents talk to and the processes that they run in; None outside a controller.
         place: its place among the episodes in flight, given up while it is graded.
     """
 
@@ -34,6 +35,7 @@ class WorkflowContext:
     seed: int | None = None
     rng: Random | None = None
     reward_pool: Any = None
+    agents: Any = None
     place: Any = None
 
 

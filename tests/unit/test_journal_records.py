@@ -76,7 +76,7 @@ def test_every_field_of_an_episode_comes_back() -> None:
         field.name: {"str": "x", "int": 7, "float": 1.5}.get(str(field.type).removesuffix(" | None"))
         for field in dataclasses.fields(Episode)
     }
-    values |= {"status": EpisodeStatus.TRUNCATED, "metrics": {"a": 0.5}}
+    values |= {"status": EpisodeStatus.TRUNCATED, "metrics": {"a": 0.5}, "transcript": ({"content": "x"},)}
     assert None not in values.values()
     episode = Episode(**values)
     assert round_trip(episode) == episode

@@ -1,0 +1,174 @@
+"""What the four APIs come to: a conversation in, an answer out; and how a request's fields are read.
+
+Invariant: what would change the answer and cannot be done is refused with the field's name; what changes nothing
+(``user``, ``store``, ``metadata``) is ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_areal_eval.api import StopReason
+from pytest_areal_eval.proxy.parsing import ToolCall
+
+Body = Mapping[str, Any]
+
+
+class RefusedError(Exception):
+    """A request that gets an error instead of an answer.
+
+    Args:
+        message: what is wrong and what to do.
+        status: HTTP status.
+        param: the field, if it is one.
+        code: for programs, such as ``context_length_exceeded``.
+    """
+
+    def __init__(self, message: str, *, status: int = 400, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request to the model.
+
+    Attributes:
+        messages: the conversation in the chat API's form; None for a plain completion.
+        prompt: what to continue, text or token ids, where there is no conversation.
+        tools: function schemas in the chat API's form.
+        sampling: the settings that the agent chose, by the names of
+            :class:`~pytest_areal_eval.api.GenerationHyperparameters`; the evaluation's hold for the others.
+        template_kwargs: arguments of the chat template on top of the evaluation's.
+    """
+
+    messages: list[dict[str, Any]] | None
+    prompt: str | list[int] | None = None
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model said.
+
+    Attributes:
+        id: by which an agent may give this call its reward.
+        content: without reasoning and tool calls.
+        stop_reason: ``tool_calls`` where it made any.
+        created: Unix time in whole seconds.
+    """
+
+    id: str
+    content: str
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    stop_reason: StopReason = "stop"
+    stop_string: str | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+_SAMPLING: Mapping[str, tuple[str, type | tuple[type, ...], float]] = {
+    "temperature": ("temperature", (int, float), 0),
+    "top_p": ("top_p", (int, float), 0),
+    "frequency_penalty": ("frequency_penalty", (int, float), -2),
+    "seed": ("seed", int, -(2**63)),
+    "top_k": ("top_k", int, -1),
+    "max_tokens": ("max_new_tokens", int, 1),
+    "max_completion_tokens": ("max_new_tokens", int, 1),
+    "max_output_tokens": ("max_new_tokens", int, 1),
+    "min_tokens": ("min_new_tokens", int, 0),
+}
+"""From a field to the setting, its types and the lowest value."""
+
+_UNABLE: Mapping[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "logprobs": (False, 0),
+    "top_logprobs": (0,),
+    "logit_bias": ({},),
+    "presence_penalty": (0,),
+    "echo": (False,),
+    "suffix": ("",),
+    "response_format": ({"type": "text"},),
+    "previous_response_id": ("",),
+    "background": (False,),
+    "conversation": (),
+}
+"""Fields that would change the answer, and the values of each at which they do not."""
+
+
+def read_sampling(body: Body) -> dict[str, Any]:
+    """The sampling settings that a request brings.
+
+    Raises:
+        RefusedError: a value is of the wrong type or out of range, or asks for what cannot be done.
+    """
+    for name, harmless in _UNABLE.items():
+        if body.get(name) is not None and body[name] not in harmless:
+            raise RefusedError(f"{name}={body[name]!r} cannot be honoured here; leave it out", param=name)
+    sampling: dict[str, Any] = {}
+    for name, (setting, kinds, low) in _SAMPLING.items():
+        value: Any = body.get(name)
+        if value is None:
+            continue
+        number = isinstance(value, kinds) and not isinstance(value, bool)
+        if not number or not low <= value < float("inf"):
+            raise RefusedError(f"{name}={value!r} is not a number of at least {low:g}", param=name)
+        sampling[setting] = value
+    if sampling.get("top_k", 1) <= 0:  # 0 and -1 mean "off"
+        del sampling["top_k"]
+    stop = body.get("stop") or body.get("stop_sequences")
+    if stop is not None:
+        sampling["stop"] = [stop] if isinstance(stop, str) else list(stop)
+    if "temperature" in sampling:
+        sampling["greedy"] = sampling["temperature"] == 0
+    return sampling
+
+
+def read_tool_choice(body: Body, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The tools that remain after ``tool_choice``; a call cannot be forced upon a model without guided decoding."""
+    choice = body.get("tool_choice")
+    kind = choice.get("type") if isinstance(choice, Mapping) else choice
+    if kind == "none":
+        return []
+    if kind not in (None, "auto"):
+        raise RefusedError(f"tool_choice={choice!r}: a call cannot be forced here; use 'auto'", param="tool_choice")
+    return tools
+
+
+def function_tool(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A function's schema in the chat API's form."""
+    names = ("name", "description", "parameters", "strict")
+    function = {name: schema[name] for name in names if schema.get(name) is not None}
+    if not isinstance(function.get("name"), str):
+        raise RefusedError(f"a tool without a name: {json.dumps(schema, default=str)[:200]}", param="tools")
+    return {"type": "function", "function": function}
+
+
+def text_of(content: Any, where: str) -> str:
+    """A message's text: a string, or the text parts of a list, joined as their author wrote them.
+
+    Raises:
+        RefusedError: a part is no text.
+    """
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        raise RefusedError(f"{where}: the content is neither text nor a list of parts", param=where)
+    texts = []
+    for part in content:
+        if isinstance(part, str):
+            part = {"text": part}
+        if not isinstance(part, Mapping) or not isinstance(part.get("text", part.get("refusal")), str):
+            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+            raise RefusedError(f"{where}: a part of type {kind!r} is no text", param=where)
+        texts.append(part.get("text", part.get("refusal")))
+    return "".join(texts)

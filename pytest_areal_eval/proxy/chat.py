@@ -1,0 +1,129 @@
+"""``/v1/chat/completions`` and ``/v1/completions``: OpenAI's older two APIs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pytest_areal_eval.proxy.ask import (
+    Answer,
+    Ask,
+    Body,
+    RefusedError,
+    function_tool,
+    read_sampling,
+    read_tool_choice,
+    text_of,
+)
+from pytest_areal_eval.proxy.parsing import ToolCall
+
+Event = tuple[str, dict[str, Any] | str]
+"""A server-sent event: its name (empty: none) and its data."""
+
+_ROLES = {"developer": "system", "function": "tool"}
+
+
+def read_chat(body: Body) -> Ask:
+    """A chat request.  Raises RefusedError."""
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise RefusedError("messages must be a list of at least one message", param="messages")
+    tools = [function_tool(_function(tool)) for tool in body.get("tools") or ()]
+    options = body.get("chat_template_kwargs") or {}
+    if not isinstance(options, Mapping):
+        raise RefusedError("chat_template_kwargs must be an object", param="chat_template_kwargs")
+    return Ask(
+        messages=[_message(message, f"messages[{n}]") for n, message in enumerate(messages)],
+        tools=read_tool_choice(body, tools),
+        sampling=read_sampling(body),
+        template_kwargs=options,
+    )
+
+
+def write_chat(answer: Answer, body: Body) -> dict[str, Any]:
+    """The answer to a chat request."""
+    message: dict[str, Any] = {"role": "assistant", "content": answer.content or None, "refusal": None}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if answer.tool_calls:
+        message["tool_calls"] = [_call(call) for call in answer.tool_calls]
+    elif not answer.content:
+        message["content"] = ""
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(answer)}
+    return _envelope(answer, body, "chat.completion") | {"choices": [choice], "usage": usage(answer)}
+
+
+def stream_chat(answer: Answer, body: Body) -> Iterator[Event]:
+    """The same as a stream: the whole text is one piece, since engines answer at once."""
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    if answer.reasoning:
+        deltas.append({"reasoning_content": answer.reasoning})
+    if answer.content:
+        deltas.append({"content": answer.content})
+    deltas += [{"tool_calls": [{"index": n} | _call(call)]} for n, call in enumerate(answer.tool_calls)]
+    envelope = _envelope(answer, body, "chat.completion.chunk")
+    for delta in deltas:
+        yield "", envelope | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+    yield "", envelope | {"choices": [{"index": 0, "delta": {}, "finish_reason": _finish(answer)}]}
+    if (body.get("stream_options") or {}).get("include_usage"):
+        yield "", envelope | {"choices": [], "usage": usage(answer)}
+    yield "", "[DONE]"
+
+
+def read_completion(body: Body) -> Ask:
+    """A request to continue a text or token ids.  Raises RefusedError."""
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
+        prompt = prompt[0]
+    ids = isinstance(prompt, list) and all(type(token) is int for token in prompt)
+    if not prompt or not (isinstance(prompt, str) or ids):
+        raise RefusedError("prompt must be one text or one list of token ids, not empty", param="prompt")
+    return Ask(messages=None, prompt=prompt, sampling=read_sampling(body))
+
+
+def write_completion(answer: Answer, body: Body) -> dict[str, Any]:
+    """The answer to it."""
+    choice = {"index": 0, "text": answer.content, "logprobs": None, "finish_reason": _finish(answer)}
+    return _envelope(answer, body, "text_completion") | {"choices": [choice], "usage": usage(answer)}
+
+
+def stream_completion(answer: Answer, body: Body) -> Iterator[Event]:
+    """The same as a stream."""
+    yield "", write_completion(answer, body)
+    yield "", "[DONE]"
+
+
+def usage(answer: Answer) -> dict[str, int]:
+    """Token counts, as OpenAI's older APIs name them."""
+    total = answer.input_tokens + answer.output_tokens
+    return {"prompt_tokens": answer.input_tokens, "completion_tokens": answer.output_tokens, "total_tokens": total}
+
+
+def _message(message: Any, where: str) -> dict[str, Any]:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise RefusedError(f"{where} is no message with a role", param="messages")
+    role = _ROLES.get(message["role"], message["role"])
+    read: dict[str, Any] = {"role": role, "content": text_of(message.get("content"), where)}
+    read |= {name: message[name] for name in ("tool_call_id", "name", "reasoning_content") if message.get(name)}
+    if message.get("tool_calls"):
+        read["tool_calls"] = [dict(call) for call in message["tool_calls"]]
+    return read
+
+
+def _function(tool: Any) -> Mapping[str, Any]:
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    if not isinstance(function, Mapping):
+        raise RefusedError("only tools of the form {'type': 'function', 'function': {...}} are known", param="tools")
+    return function
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _finish(answer: Answer) -> str:
+    return "stop" if answer.stop_reason == "abort" else answer.stop_reason
+
+
+def _envelope(answer: Answer, body: Body, kind: str) -> dict[str, Any]:
+    return {"id": answer.id, "object": kind, "created": answer.created, "model": body.get("model") or "default"}
