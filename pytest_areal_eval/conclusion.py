@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_areal_eval.errors import ArealEvalError, EngineLost, EngineStartError, UserError
+from pytest_areal_eval.errors import ArealEvalError, EngineLost, EngineStartError, SchedulerError, UserError
 from pytest_areal_eval.report.gates import Decided, decide_gates, gates_for
 from pytest_areal_eval.report.live import LiveLine
 from pytest_areal_eval.report.scoreboard import Row, Scoreboard
@@ -195,9 +195,11 @@ def _load_what_the_end_needs() -> None:
 
 def _exit_status_of(failure: ArealEvalError) -> int:
     """The exit status of a session that an error ended."""
-    if isinstance(failure, EngineStartError | EngineLost):
+    if isinstance(failure, UserError):
+        return pytest.ExitCode.USAGE_ERROR
+    if isinstance(failure, EngineStartError | EngineLost | SchedulerError):
         return EXIT_ENGINE
-    return pytest.ExitCode.USAGE_ERROR if isinstance(failure, UserError) else pytest.ExitCode.INTERNAL_ERROR
+    return pytest.ExitCode.INTERNAL_ERROR
 
 
 def _baselines(config: pytest.Config, settings: Settings) -> Callable[[Row], Baseline | None]:

@@ -106,6 +106,8 @@ class Fleet:
 
     async def _start_all(self) -> None:
         try:
+            if self._instances is not None:
+                await self._instances.check([m.launch for m in self._members if m.launch is not None])
             for member in self._members:
                 await self._start(member)
         finally:

@@ -54,6 +54,10 @@ class Instances:
         self._addresses: dict[Handle, Address] = {}
         self._closed = False
 
+    async def check(self, replicas: Sequence[Launch]) -> None:
+        """Raise :class:`~pytest_areal_eval.errors.CannotFit` if they can never all run at once."""
+        await asyncio.to_thread(self._placement.check, replicas)
+
     async def start(self, name: str, launch: Launch) -> Handle:
         """Queue an instance; the scheduler's own errors are raised."""
         return await asyncio.to_thread(self._start, name, launch)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Sequence
 
 from pytest_areal_eval.controller.settings import Needs
 from pytest_areal_eval.engines.base import Launch
 from pytest_areal_eval.errors import CannotFit
 from pytest_areal_eval.schedulers.base import Capacity, Scheduler, Shape
+from pytest_areal_eval.schedulers.gpus import counted
 
 MOST_FAILURES = 2
 
@@ -29,6 +31,26 @@ class Placement:
         self._failures: Counter[str] = Counter()
         self._lock = threading.Lock()
         self.excluded: frozenset[str] = frozenset()
+
+    def check(self, replicas: Sequence[Launch]) -> None:
+        """Whether the nodes, if nobody else used them, have the GPUs of all replicas; before any is started.
+
+        Raises:
+            CannotFit: they have not.  One replica alone is left to the scheduler, which knows more than GPUs.
+        """
+        gpus = max((launch.gpus for launch in replicas), default=0)
+        if gpus == 0 or len(replicas) == 1:
+            return
+        capacity, shape = self._scheduler.capacity(), self.shape("a replica", replicas[0])
+        totals = [node.gpus_total for node in capacity.nodes]
+        room = sum(total // shape.gpus_per_node for total in totals) // shape.nodes
+        if room < len(replicas) and not capacity.elastic:
+            where = f"{len(totals)} node{'' if len(totals) == 1 else 's'}"
+            raise CannotFit(
+                f"{len(replicas)} replicas of {counted(gpus)} do not fit: the {self._scheduler.name} scheduler has "
+                f"{counted(sum(totals))} on {where}, room for {room}.",
+                "Ask for fewer replicas or smaller ones (--backend=ENGINE:dN).",
+            )
 
     def shape(self, name: str, launch: Launch) -> Shape:
         """What one replica needs: one node, or the fewest that hold its GPUs in equal parts.

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_areal_eval.errors import ConfigError
 
@@ -65,6 +65,17 @@ def require(wanted: Wanted, python: str = sys.executable) -> str:
             f"Upgrade it ({wanted.how}), {elsewhere}.",
         )
     return version or "unknown"
+
+
+def is_for_cpu(wanted: Wanted, python: str = sys.executable) -> bool:
+    """Whether what is installed was built for CPUs: ``NAME-cpu``, or a version that ends in ``+cpu``.
+
+    Raises:
+        ConfigError: no such interpreter.
+    """
+    version, _, _ = _ask(wanted, python)
+    own, _, _ = _ask(replace(wanted, distributions=[f"{wanted.module}-cpu"]), python)
+    return own is not None or (version or "").endswith("cpu")
 
 
 def release(version: str) -> tuple[int, ...]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import slurm_cluster as cluster
+from standin.engine import SERVER as STANDIN
 from standin.engine import StandinEngine
 from standin.tokens import ByteTokenizer
 from support.ask import Ask
@@ -19,8 +22,10 @@ from support.scheduler_contract import SERVER, nonce_at, until_gone, until_up
 from support.waiting import until
 
 from pytest_areal_eval.controller import ControllerSettings, Event, RolloutController
+from pytest_areal_eval.engines.base import Gang, Launch
 from pytest_areal_eval.schedulers import processes
-from pytest_areal_eval.schedulers.base import InstanceSpec, Lost, Shape
+from pytest_areal_eval.schedulers.base import Address, InstanceSpec, Lost, Shape
+from pytest_areal_eval.schedulers.slurm import SlurmScheduler
 
 pytestmark = pytest.mark.timeout(120)
 ROOT = Path(__file__).parents[2]
@@ -91,6 +96,66 @@ class TestThreeNodes:
         assert [event.kind for event in told if event.kind in ("lost", "restart")] == ["lost", "restart"]
         scheduler.close()
         assert cluster.jobs() == []
+
+    def test_a_node_that_loses_two_servers_is_not_used_again(self) -> None:
+        scheduler, told, places = cluster.scheduler(), list[Event](), list[str]()
+        settings = ControllerSettings(health_interval_s=0.2, restarts=3)
+        with RolloutController(
+            StandinEngine(), scheduler, settings=settings, tokenizer=ByteTokenizer(), on_event=told.append
+        ) as controller:
+            controller.initialize("m")
+            for lost in range(3):
+                until(lambda lost=lost: controller.snapshot().replicas_ready > 0, "a replica", 30)  # type: ignore[misc]
+                place = newest(scheduler)
+                places += place.nodes
+                if lost < 2:
+                    kill_servers(place.nonce)
+                    until(lambda lost=lost: controller.snapshot().replicas_lost > lost, "its loss")  # type: ignore[misc]
+        assert places[0] == places[1] != places[2]
+        warnings = [event.text for event in told if event.kind == "warning"]
+        assert warnings == [f"{places[0]} is not used again: 2 servers were lost there"]
+        scheduler.close()
+
+    def test_a_replica_above_one_nodes_gpus_runs_on_two(self) -> None:
+        scheduler = cluster.scheduler()
+        with RolloutController(TwelveGpus(), scheduler, tokenizer=ByteTokenizer()) as controller:
+            controller.initialize("m")
+            place = newest(scheduler)
+            assert [len(gpus) for gpus in place.gpus] == [6, 6]
+            assert len({*place.nodes}) == 2
+            until(lambda: len(standins(place.nonce)) == 2, "both ranks")
+            ends = sorted(words[words.index("--nonce") + 2 :] for words in standins(place.nonce).values())
+            assert ends == [["--latency-ms", "0"], ["--latency-ms", "1", "--ready-after", "1"]]
+            (rollout,) = controller.rollout_batch([{"question": "6 x 7?", "answer": "42"}], Ask())
+            assert [episode.status.value for episode in rollout.episodes] == ["scored"]
+        scheduler.close()
+        assert cluster.jobs() == []
+
+
+class TwelveGpus(StandinEngine):
+    """One replica that no node can hold; its first rank answers at once."""
+
+    def launch(self, name: str, token: str) -> Launch | None:
+        launch = super().launch(name, token)
+        gang = Gang(("--latency-ms", "{rank}"), ("--ready-after", "{rank}"))
+        return launch and replace(launch, gpus=12, gang=gang)
+
+
+def newest(scheduler: SlurmScheduler) -> Address:
+    """Where the instance listens that was started last."""
+    handle = list(scheduler._instances)[-1]
+    return until_up(scheduler, handle)
+
+
+def standins(nonce: str) -> dict[int, list[str]]:
+    """The command of each stand-in server of an instance, by pid."""
+    found = {pid: Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1] for pid in processes.marked([nonce])}
+    return {pid: words for pid, words in found.items() if words[1:2] == [STANDIN]}
+
+
+def kill_servers(nonce: str) -> None:
+    for pid in standins(nonce):
+        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.usefixtures("twelve_nodes")

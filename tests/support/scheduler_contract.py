@@ -186,6 +186,16 @@ class SchedulerContract:
             scheduler.start(InstanceSpec("m/0", ("touch", str(tmp_path / "ran")), shape=Shape(nodes=99)))
         assert not (tmp_path / "ran").exists()
 
+    def test_an_excluded_node_is_not_used(self, scheduler: Scheduler) -> None:
+        names = [node.name for node in scheduler.capacity().nodes if node.usable]
+        assert len(names) == self.nodes
+        with pytest.raises(CannotFit, match="m/0"):
+            scheduler.start(InstanceSpec("m/0", SLEEP), exclude=names)
+        for others in [names[1:], names[:-1]] if self.nodes > 1 else []:
+            handle = scheduler.start(InstanceSpec("m/0", SLEEP), exclude=others)
+            assert {*until_up(scheduler, handle).nodes}.isdisjoint(others)
+            scheduler.stop([handle])
+
     def test_close_stops_all_and_may_be_repeated(self, own: Scheduler) -> None:
         handles = [own.start(InstanceSpec(f"m/{i}", SLEEP)) for i in range(2)]
         own.close()
