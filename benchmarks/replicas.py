@@ -39,7 +39,11 @@ class Engine(HFEngine):
 
     def launch(self, name: str, token: str) -> Launch:
         """One GPU, which it does not use."""
-        argv: tuple[str, ...] = (sys.executable, str(Path(__file__).with_name("fake_server.py")), f"--latency-ms={LATENCY_MS}")
+        argv: tuple[str, ...] = (
+            sys.executable,
+            str(Path(__file__).with_name("fake_server.py")),
+            f"--latency-ms={LATENCY_MS}",
+        )
         argv += ("--host={host}", "--port={port}", "--nonce={nonce}")
         return replace(super().launch(name, token), argv=argv, gpus=1)
 

@@ -70,11 +70,13 @@ def _problem(error: yaml.YAMLError) -> str:
 
 
 def _lines(node: yaml.Node, prefix: str) -> dict[str, int]:
+    import yaml
+
     found: dict[str, int] = {}
     pairs: Any = ()
-    if node.id == "mapping":
+    if isinstance(node, yaml.MappingNode):
         pairs = ((key.value, key.start_mark.line, child) for key, child in node.value)
-    elif node.id == "sequence":
+    elif isinstance(node, yaml.SequenceNode):
         pairs = ((str(i), child.start_mark.line, child) for i, child in enumerate(node.value))
     for name, line, child in pairs:
         found[f"{prefix}{name}"] = line + 1
