@@ -12,6 +12,7 @@ from pytest_areal_eval.errors import CheckpointError
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "n_ctx")
+HUB_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def inspect_checkpoint(path: str) -> Checkpoint:
     """
     folder = Path(path).expanduser()
     if not folder.exists():
-        if _looks_like_hub_name(path):
+        if is_hub_name(path):
             return Checkpoint(path=path, name=path.rsplit("/", 1)[-1], local=False)
         raise CheckpointError(f"--model={path}: no such directory", _near(folder))
     if not folder.is_dir():
@@ -66,8 +67,11 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False, need_template:
     """The checkpoint's tokenizer; pad falls back to eos.
 
     Raises:
-        CheckpointError: there is none, it cannot be read, or it has no chat template that works although one is needed.
+        CheckpointError: there is none, it cannot be read, the hub has no such model or cannot be reached, or it has no
+            chat template that works although one is needed.
     """
+    if is_hub_name(path):
+        _find_on_hub(path)
     from transformers import AutoTokenizer
 
     hint = "Save the tokenizer beside the weights (tokenizer.save_pretrained)."
@@ -83,6 +87,27 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False, need_template:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def _find_on_hub(name: str) -> None:
+    """Ask for a model once; the libraries that download it would ask again for a minute where there is no network."""
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return
+    try:
+        HfApi().model_info(name, timeout=HUB_TIMEOUT_S)
+    except RepositoryNotFoundError as error:
+        raise CheckpointError(
+            f"--model={name}: no such folder, and the hub shows no such model",
+            "Check its spelling; for a private one log in first (hf auth login).",
+        ) from error
+    except Exception as error:  # of whichever HTTP library the hub's client uses
+        raise CheckpointError(
+            f"--model={name}: no such folder, not in the hub's cache here, and the hub cannot be asked: {error}",
+            f"Give a folder, or download it where there is a network: hf download {name}",
+        ) from error
 
 
 def _check_template(tokenizer: Any, path: str) -> None:
@@ -104,8 +129,8 @@ def _check_template(tokenizer: Any, path: str) -> None:
         return  # one that asks for arguments of its own; an evaluation may give them
 
 
-def _looks_like_hub_name(path: str) -> bool:
-    """``org/name``, unless ``org`` is a folder here: then a folder in it was meant."""
+def is_hub_name(path: str) -> bool:
+    """Whether a checkpoint's path is ``org/name``; where ``org`` is a folder here, a folder in it was meant."""
     parts = path.split("/")
     return len(parts) == 2 and all(parts) and not path.startswith((".", "~")) and not Path(parts[0]).is_dir()
 

@@ -87,3 +87,26 @@ def test_a_killed_server_is_started_again_and_a_prompt_that_is_too_long_is_count
     assert "gate PASS" in text
     assert {event["kind"] for event in session.run_json()["events"]} >= {"lost", "ready"}
     session.leaves_nothing()
+
+
+def test_a_hub_name_is_served_from_the_cache_and_one_that_is_nowhere_is_one_message(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither waits for a network that is not there."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(session.path / "hub"))
+    repo = session.path / "hub" / "models--lab--tiny"
+    snapshot = repo / "snapshots" / "c0ffee"
+    snapshot.mkdir(parents=True)
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text("c0ffee")
+    for file in TINY.iterdir():
+        if file.is_file():
+            (snapshot / file.name).write_bytes(file.read_bytes())
+    assert suite(session, 4).run("--model=lab/tiny") == pytest.ExitCode.OK, session.output
+    assert session.run_json()["models"]["lab/tiny"]["fingerprint"]["kind"] == "hub"
+    assert session.run("--model=lab/tny", limit_s=30) == pytest.ExitCode.USAGE_ERROR
+    assert (
+        "ERROR: --model=lab/tny: no such folder, not in the hub's cache here, and the hub cannot be" in session.output
+    )
+    assert "hf download lab/tny" in session.output
+    session.leaves_nothing()

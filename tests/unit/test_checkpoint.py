@@ -74,3 +74,18 @@ def test_a_name_whose_first_part_is_a_folder_here_is_a_path(tmp_path: Path, monk
     with pytest.raises(CheckpointError, match=r"no such directory\nDid you mean models/final\?"):
         inspect_checkpoint("models/fina")
     assert not inspect_checkpoint("org/fina").local
+
+
+def test_a_name_that_the_hub_does_not_know_is_said_to_be_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    class Unknown(huggingface_hub.errors.RepositoryNotFoundError):
+        def __init__(self) -> None:
+            """Without the response that the client gives it."""
+
+    def model_info(self: object, name: str, timeout: float) -> None:
+        raise Unknown
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+    with pytest.raises(CheckpointError, match="no such folder, and the hub shows no such model"):
+        load_tokenizer("lab/never-uploaded")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import transformers
 
+from pytest_areal_eval.checkpoint import is_hub_name
 from pytest_areal_eval.engines.hf_server.decoders import Decoder, pick_decoder
 from pytest_areal_eval.engines.hf_server.text import Decode
 from pytest_areal_eval.errors import CheckpointError
@@ -69,7 +70,7 @@ def load(
     Raises:
         CheckpointError: it cannot be served; one short paragraph says why.
     """
-    if os.sep in path and not Path(path).is_dir():
+    if os.sep in path and not Path(path).is_dir() and not is_hub_name(path):
         raise CheckpointError(f"no directory {path}", "Give --model a checkpoint's directory or a hub name.")
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
