@@ -127,10 +127,22 @@ def read_sampling(body: Body) -> dict[str, Any]:
         del sampling["top_k"]
     stop = body.get("stop") or body.get("stop_sequences")
     if stop is not None:
-        sampling["stop"] = [stop] if isinstance(stop, str) else list(stop)
+        sampling["stop"] = stop = [stop] if isinstance(stop, str) else stop
+        if not isinstance(stop, list) or not all(isinstance(s, str) and s for s in stop):
+            raise RefusedError(f"stop={stop!r} is neither a text nor a list of texts", param="stop")
     if "temperature" in sampling:
         sampling["greedy"] = sampling["temperature"] == 0
     return sampling
+
+
+def read_list(body: Body, name: str) -> list[Any]:
+    """A field that is a list, or left out."""
+    found = body.get(name)
+    if found is None:
+        return []
+    if not isinstance(found, list):
+        raise RefusedError(f"{name}={found!r:.80} is no list", param=name)
+    return found
 
 
 def read_tool_choice(body: Body, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from pytest_areal_eval.proxy.ask import (
     Body,
     RefusedError,
     function_tool,
+    read_list,
     read_sampling,
     read_tool_choice,
     text_of,
@@ -28,7 +29,7 @@ def read_chat(body: Body) -> Ask:
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise RefusedError("messages must be a list of at least one message", param="messages")
-    tools = [function_tool(_function(tool)) for tool in body.get("tools") or ()]
+    tools = [function_tool(_function(tool)) for tool in read_list(body, "tools")]
     options = body.get("chat_template_kwargs") or {}
     if not isinstance(options, Mapping):
         raise RefusedError("chat_template_kwargs must be an object", param="chat_template_kwargs")

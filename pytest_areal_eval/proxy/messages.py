@@ -12,6 +12,7 @@ from pytest_areal_eval.proxy.ask import (
     Body,
     RefusedError,
     function_tool,
+    read_list,
     read_sampling,
     read_tool_choice,
     text_of,
@@ -35,7 +36,7 @@ def read(body: Body) -> Ask:
             raise RefusedError(f"messages[{n}] is no message with a role", param="messages")
         messages += _messages(message, f"messages[{n}]")
     thinks = {"enable_thinking": True} if (body.get("thinking") or {}).get("type") == "enabled" else {}
-    tools = [_tool(tool) for tool in body.get("tools") or ()]
+    tools = [_tool(tool) for tool in read_list(body, "tools")]
     return Ask(
         messages=messages,
         tools=read_tool_choice(body, tools),

@@ -12,6 +12,7 @@ from pytest_areal_eval.proxy.ask import (
     Body,
     RefusedError,
     function_tool,
+    read_list,
     read_sampling,
     read_tool_choice,
     text_of,
@@ -37,7 +38,7 @@ def read(body: Body) -> Ask:
         raise RefusedError("input must be a text or a list of at least one item", param="input")
     for n, item in enumerate(items):
         _add(messages, item, f"input[{n}]")
-    tools = [_tool(tool) for tool in body.get("tools") or ()]
+    tools = [_tool(tool) for tool in read_list(body, "tools")]
     return Ask(messages=messages, tools=read_tool_choice(body, tools), sampling=read_sampling(body))
 
 

@@ -98,7 +98,7 @@ class Server:
             try:
                 session = self._session(request)
                 body = await _body(request)
-                answer = await session.answer(api.read(body), api.prefix)
+                answer = await session.answer(_read(api, body), api.prefix)
             except (RefusedError, ArealEvalError) as error:
                 return _refuse(api, _as_refused(error))
             except Exception as error:
@@ -142,6 +142,13 @@ async def _body(request: web.Request) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise RefusedError("the body is no JSON object")
     return body
+
+
+def _read(api: Api, body: Body) -> Ask:
+    try:
+        return api.read(body)
+    except (TypeError, AttributeError, LookupError, ValueError) as error:  # something deep inside of another form
+        raise RefusedError(f"the request has another form than this API's: {type(error).__name__}: {error}") from error
 
 
 def _as_refused(error: RefusedError | ArealEvalError) -> RefusedError:
