@@ -37,8 +37,9 @@ def configured(config: pytest.Config, settings: Settings) -> Settings:
     for layer, above in ((written, settings.ini), (typed, settings.given)):
         if "temperature" in above:  # which outdoes a "greedy" of less standing
             layer.pop("greedy", None)
-    said = tuple(f"{settings.get('config')}: {remark}" for remark in remarks(loaded, decided))
-    return dataclasses.replace(settings, given={**typed, **settings.given}, yaml=written, remarks=said)
+    merged = dataclasses.replace(settings, given={**typed, **settings.given}, yaml=written)
+    found_remarks = remarks(loaded, decided, merged.get("scheduler", "local"))
+    return dataclasses.replace(merged, remarks=tuple(f"{settings.get('config')}: {one}" for one in found_remarks))
 
 
 def show(config: pytest.Config, settings: Settings) -> None:

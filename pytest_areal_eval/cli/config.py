@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     config = load_config(arguments.file, arguments.overrides)
     print_config(config, given_only=arguments.given)
-    for remark in remarks(config):
+    for remark in remarks(config, scheduler=config.scheduler.type or "local"):
         print(printable(f"areal-eval: {arguments.file}: {remark}"), file=sys.stderr)
     return 0
 

@@ -12,6 +12,7 @@ from typing import Any
 from pytest_areal_eval.allocation import AllocationMode, AllocationValidationError, parse_allocation
 from pytest_areal_eval.config.schema import Config, Origin
 from pytest_areal_eval.errors import ConfigError
+from pytest_areal_eval.schedulers.areal import SchedulingSpec, options_of, unused
 
 SAMPLING = (
     "temperature",
@@ -68,14 +69,14 @@ def option_values(config: Config, decided: Collection[str] = ()) -> dict[str, Op
     return {name: found for name, found in pairs if name not in decided}
 
 
-def remarks(config: Config, decided: Collection[str] = ()) -> list[str]:
+def remarks(config: Config, decided: Collection[str] = (), scheduler: str = "local") -> list[str]:
     """What in a configuration is not followed, for one warning."""
     found = [f"unknown keys, ignored: {', '.join(config.unknown)}"] if config.unknown else []
     path, tokenizer = config.actor.path, config.tokenizer_path
     if path and tokenizer and tokenizer != path and "model" not in decided:
         found.append(f"tokenizer_path: {tokenizer} is not used; a checkpoint's own tokenizer is")
-    if any(spec.env_vars for spec in config.rollout.scheduling_spec):
-        found.append("rollout.scheduling_spec.env_vars are not passed to the servers")
+    for spec in config.rollout.scheduling_spec[:1]:
+        found += [f"rollout.scheduling_spec.{remark}" for remark in unused(spec, scheduler)]
     return found
 
 
@@ -144,13 +145,7 @@ def _sampling(config: Config) -> Iterator[tuple[str, OptionValue]]:
 
 
 def _jobs(config: Config) -> Iterator[tuple[str, OptionValue]]:
-    for spec in config.rollout.scheduling_spec[:1]:
-        origin = config.origins["rollout.scheduling_spec"]
-        if spec.exclude:
-            yield "slurm-exclude", OptionValue(spec.exclude, origin)
-        if spec.additional_bash_cmds:
-            yield "slurm-setup", OptionValue(spec.additional_bash_cmds, origin)
-        more = {"nodelist": spec.nodelist, "reservation": spec.reservation}
-        args = [f"{name}={value}" for name, value in more.items() if value]
-        if args:
-            yield "slurm-sbatch-arg", OptionValue(args, origin)
+    specs = config.rollout.scheduling_spec[:1]
+    places = [key for key in ("cluster.slurm", "rollout.scheduling_spec") if config.given(key)]
+    for name, value in options_of(specs[0] if specs else SchedulingSpec(), config.cluster.slurm).items():
+        yield name, OptionValue(value, config.origins[places[0 if name.startswith("slurm-") else -1]])

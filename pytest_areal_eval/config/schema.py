@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_areal_eval.api import GenerationHyperparameters
+from pytest_areal_eval.schedulers.areal import SchedulingSpec, SlurmSection
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,12 @@ class Actor:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where AReaL keeps its files (for dumps in its layout), and the nodes' size."""
+    """Where AReaL keeps its files (for dumps in its layout), the nodes' size, and how jobs are submitted."""
 
     fileroot: str | None = None
     n_nodes: int = 32
     n_gpus_per_node: int = 8
+    slurm: SlurmSection = field(default_factory=SlurmSection)
 
 
 @dataclass(frozen=True)
@@ -33,17 +35,6 @@ class Scheduler:
     """What starts servers: ``local``, ``ray`` or ``slurm``."""
 
     type: str | None = None
-
-
-@dataclass(frozen=True)
-class SchedulingSpec:
-    """What a server's job asks for; GPUs follow from the allocation."""
-
-    env_vars: dict[str, str] = field(default_factory=dict)
-    additional_bash_cmds: list[str] | None = None
-    nodelist: str | None = None
-    exclude: str | None = None
-    reservation: str | None = None
 
 
 @dataclass(frozen=True)
@@ -170,10 +161,7 @@ IGNORED: Mapping[str, frozenset[str]] = {
         """admin_api_key scheduling_spec set_reward_finish_timeout message_preprocessors prefix_matcher
         drop_retry_orphans"""
     ),
-    "rollout.scheduling_spec": _names(
-        """cpu gpu mem port_count image task_type cmd srun_additional_args container_type mount exclusive
-        ray_placement_strategy"""
-    ),
+    "rollout.scheduling_spec": _names("task_type cmd ray_placement_strategy"),
     "gconfig": _GCONFIG,
     "eval_gconfig": _GCONFIG,
     "valid_dataset": _names(

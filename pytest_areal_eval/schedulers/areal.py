@@ -12,7 +12,8 @@ from typing import Any
 
 SRUN_DEFAULTS = frozenset(("--unbuffered", "--mpi=pmi2", "-K", "--chdir", "$PWD"))
 """Words of AReaL's own default, which serve its launcher."""
-USUAL_PORTS = 2
+USUAL = {"cpu": 8, "gpu": 1, "mem": 32, "port_count": 2}
+"""What its own files say; only what goes beyond is worth a remark."""
 SLURM_ONLY = (
     "nodelist",
     "exclude",
@@ -114,9 +115,10 @@ def unused(spec: SchedulingSpec, scheduler: str) -> list[str]:
 
 
 def _unused(spec: SchedulingSpec, scheduler: str) -> Iterator[str]:
-    if (spec.gpu or 0) > 1:
+    beyond = [name for name, usual in USUAL.items() if (getattr(spec, name) or 0) > usual]
+    if "gpu" in beyond:
         yield "gpu: a replica's GPUs follow from its allocation"
-    if (spec.port_count or 0) > USUAL_PORTS:
+    if "port_count" in beyond:
         yield "port_count: a node picks as many ports as its server needs"
     if spec.exclusive:
         yield "exclusive: replicas share a node"
@@ -129,7 +131,7 @@ def _unused(spec: SchedulingSpec, scheduler: str) -> Iterator[str]:
     elif spec.mount and not spec.image:
         yield "mount: there is no image"
     if scheduler == "local":
-        given = [name for name in ("cpu", "mem") if getattr(spec, name)]
+        given = [name for name in ("cpu", "mem") if name in beyond]
         if given:
             yield f"{', '.join(given)}: nothing is reserved on this machine"
 

@@ -64,6 +64,7 @@ def test_a_configuration_sets_the_options() -> None:
         "max-new-tokens": 1024,
         "temperature": 1.0,
         "greedy": False,
+        "server-mem": 32,
         "sglang": {"dtype": "bfloat16", "context_length": 32768, "mem_fraction_static": 0.8},
         "vllm": {"dtype": "bfloat16", "max_model_len": 32768, "gpu_memory_utilization": 0.8},
     }
@@ -102,10 +103,22 @@ def test_a_configuration_without_an_inference_side_names_the_checkpoint() -> Non
 
 
 def test_unknown_keys_are_told_together() -> None:
-    said = remarks(load("agent.yaml"))
-    assert said[0] == "unknown keys, ignored: workflow, eval_workflow, econfig, max_turns, rollout.openai"
-    assert "env_vars" in said[1]
-    assert len(said) == 2
+    said = remarks(load("agent.yaml"), scheduler="slurm")
+    assert said == ["unknown keys, ignored: workflow, eval_workflow, econfig, max_turns, rollout.openai"]
+
+
+def test_what_the_scheduler_cannot_follow_is_told() -> None:
+    said = remarks(load("agent.yaml", "actor.scheduling_spec.0.gpu=4"), scheduler="ray")[1:]
+    assert said == [
+        "rollout.scheduling_spec.gpu: a replica's GPUs follow from its allocation",
+        "rollout.scheduling_spec.nodelist, exclude, reservation, additional_bash_cmds: only for Slurm",
+    ]
+
+
+def test_the_clusters_section_sets_slurms_options() -> None:
+    found = options(load("agent.yaml", "+cluster.slurm.partition=gpu", "+cluster.slurm.exclude=node7"))
+    assert (found["slurm-partition"], found["slurm-exclude"]) == ("gpu", "node7,node[1-2]")
+    assert found["server-env"] == ["LEVEL=1"]
 
 
 def test_eval_gconfig_inherits_what_it_does_not_say() -> None:
@@ -135,6 +148,7 @@ def test_each_value_knows_where_it_came_from() -> None:
         "rollout.tokenizer_path",
         "sglang.model_path",
         "vllm.model",
+        "rollout.scheduling_spec.0.gpu",
     }
     rows = {key: (value, origin) for key, value, origin in config_rows(config)}
     assert rows["gconfig.top_p"] == ("1.0", "default")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +82,10 @@ def test_what_the_cluster_section_says_comes_first_or_wins() -> None:
     }
 
 
-@pytest.mark.parametrize("scheduler", ["ray", "slurm"])
+@pytest.mark.parametrize("scheduler", ["local", "ray", "slurm"])
 def test_areals_own_values_are_nothing_to_complain_about(scheduler: str) -> None:
     assert unused(SchedulingSpec(), scheduler) == []
-    said = unused(STOCK, scheduler)
-    assert said == ([] if scheduler == "ray" else ["mount: there is no image"])
+    assert unused(replace(STOCK, image="areal.sif") if scheduler == "slurm" else STOCK, scheduler) == []
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_areals_own_values_are_nothing_to_complain_about(scheduler: str) -> None
         (SchedulingSpec(gpu=4), "slurm", "gpu: a replica's GPUs follow from its allocation"),
         (SchedulingSpec(port_count=9), "ray", "port_count: a node picks as many ports as its server needs"),
         (SchedulingSpec(exclusive=True), "slurm", "exclusive: replicas share a node"),
-        (SchedulingSpec(cpu=8, mem=32), "local", "cpu, mem: nothing is reserved on this machine"),
+        (SchedulingSpec(cpu=16, mem=64), "local", "cpu, mem: nothing is reserved on this machine"),
         (SchedulingSpec(nodelist="a", exclude="b"), "ray", "nodelist, exclude: only for Slurm"),
         (SchedulingSpec(srun_additional_args="--mpi=pmix"), "local", "srun_additional_args: only for Slurm"),
         (
