@@ -42,7 +42,7 @@ class Placement:
         if gpus == 0 or len(replicas) == 1:
             return
         capacity, shape = self._scheduler.capacity(), self.shape("a replica", replicas[0])
-        totals = [node.gpus_total for node in capacity.nodes]
+        totals = [node.gpus_total for node in capacity.nodes if node.gpus_total]
         room = sum(total // shape.gpus_per_node for total in totals) // shape.nodes
         if room < len(replicas) and not capacity.elastic:
             where = f"{len(totals)} node{'' if len(totals) == 1 else 's'}"

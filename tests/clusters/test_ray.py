@@ -390,7 +390,7 @@ class TestForReal:
     def rewards(self, folder: Path) -> dict[str, float]:
         (journal,) = {path.resolve() for path in folder.glob("*/episodes.jsonl")}  # "latest" leads there too
         rows = [json.loads(line) for line in journal.read_text().splitlines()]
-        return {row["item_id"]: row["reward"] for row in rows if "item_id" in row}
+        return {row["item_id"]: row["reward"] for row in rows if "reward" in row}
 
     def test_three_replicas_on_ray_score_each_item_as_one_does_here(self, address: str, tmp_path: Path) -> None:
         there = self.run(tmp_path / "ray", "--scheduler=ray", f"--ray-address={address}", "--backend=hf:d3")
