@@ -133,7 +133,7 @@ class Planner:
             spec = dataclasses.replace(spec, dataset=self._sources[name], config=None, split=None)
         base_dir = self.invocation_dir if name in self._sources else file.parent
         said = (spec.dataset, spec.config, spec.split, spec.prompt, spec.answer, spec.reward_fn)
-        key = (base_dir, _asks_once(spec), *map(_identity, said))
+        key = (base_dir, _asks(spec), *map(_identity, said))
         if key not in self._datasets:
             trust = bool(self.settings.get("trust-remote-code", False))
             self._datasets[key] = _load(spec, base_dir, trust)
@@ -151,17 +151,20 @@ def _load(spec: EvaluationSpec, base_dir: Path, trust_remote_code: bool) -> tupl
     if spec.answer is None and _wants(spec.reward_fn, "answer"):
         columns["answer"] = "answer"
     require_columns(data, columns)
-    if _asks_once(spec) or spec.prompt is not None or spec.answer is not None:
+    if _asks(spec) or spec.prompt is not None or spec.answer is not None:
         dataset = prepare(data, prompt=spec.prompt, answer=spec.answer)
     if spec.check_gold and spec.reward_fn is not None:
         _check_golds(spec, dataset)
     return data, dataset
 
 
-def _asks_once(spec: EvaluationSpec) -> bool:
-    """Whether the workflow is RLVR, which needs ``messages`` in each record."""
+ASKING = ("RLVRWorkflow", "MultiTurnWorkflow")
+
+
+def _asks(spec: EvaluationSpec) -> bool:
+    """Whether the workflow is one of ours that need ``messages`` in each record."""
     name = spec.workflow if isinstance(spec.workflow, str) else getattr(spec.workflow, "__name__", "")
-    return spec.reward_fn is not None and (spec.workflow is None or name.rpartition(".")[2] == "RLVRWorkflow")
+    return spec.reward_fn is not None and (spec.workflow is None or name.rpartition(".")[2] in ASKING)
 
 
 def model_names(models: Sequence[str]) -> list[str]:

@@ -9,14 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytest_areal_eval.workflows.agent import AgentWorkflow
+    from pytest_areal_eval.workflows.multi_turn import MultiTurnWorkflow
     from pytest_areal_eval.workflows.rlvr import RLVRWorkflow
 
-__all__ = ["RLVRWorkflow"]
+__all__ = ["AgentWorkflow", "MultiTurnWorkflow", "RLVRWorkflow"]
+
+_HOMES = {"AgentWorkflow": "agent", "MultiTurnWorkflow": "multi_turn", "RLVRWorkflow": "rlvr"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "RLVRWorkflow":
-        from pytest_areal_eval.workflows.rlvr import RLVRWorkflow
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return RLVRWorkflow
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -14,6 +14,7 @@ from pytest_areal_eval.api import (
     ModelRequest,
     ModelResponse,
     RolloutWorkflow,
+    Score,
 )
 from pytest_areal_eval.rewards.wrapper import AsyncRewardWrapper
 
@@ -67,9 +68,13 @@ class RLVRWorkflow(RolloutWorkflow):
         """Ask, decode, grade.  Returns a :class:`~pytest_areal_eval.api.Score`."""
         request = self.build_request(data)
         response = await engine.agenerate(request)
+        return await self.grade(request, response, data)
+
+    async def grade(self, request: ModelRequest, response: ModelResponse, data: Mapping[str, Any]) -> Score:
+        """The reward of an answer, from the killable pool."""
         prompt, completion = self._texts(request, response)
         columns = {key: value for key, value in data.items() if key not in RESERVED}
-        return await self._reward(prompt, completion, request.input_ids, response.output_tokens, columns)
+        return await self._grader.score(prompt, completion, request.input_ids, response.output_tokens, **columns)
 
     def build_request(self, data: Mapping[str, Any]) -> ModelRequest:
         """The record's request: ids by the chat template, or messages where there is no tokenizer."""
@@ -90,20 +95,11 @@ class RLVRWorkflow(RolloutWorkflow):
         if self.tokenizer is None:
             shown = (request.messages or [{}])[-1].get("content", "")
             return str(shown), response.text or ""
+        request.prompt_text = request.prompt_text or self.tokenizer.decode(request.input_ids)
         completion = self.tokenizer.decode(response.output_tokens)
         if response.stop_string is not None and response.text is not None:
             completion = response.text  # the tokens may run past the stop string; the answer may not
         return request.prompt_text or "", completion
-
-    async def _reward(
-        self,
-        prompt: str,
-        completion: str,
-        prompt_ids: list[int],
-        completion_ids: list[int],
-        columns: dict[str, Any],
-    ) -> Any:
-        return await self._grader.score(prompt, completion, prompt_ids, completion_ids, **columns)
 
 
 def chat_ids(tokenizer: Any, messages: Any, template_kwargs: Mapping[str, Any]) -> list[int]:
