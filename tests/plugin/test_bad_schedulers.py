@@ -192,7 +192,7 @@ def test_more_replicas_than_gpus_before_any_is_started(refuse: Refuse, monkeypat
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-one,GPU-two")
     refuse(
         "--backend=hf:d3",
-        said="areal-eval: 3 replicas of 1 GPU do not fit: the local scheduler has 2 GPUs on 1 node, room for 2.",
+        said=": 3 replicas of 1 GPU do not fit: the local scheduler has 2 GPUs on 1 node, room for 2.",
         then="Ask for fewer replicas or smaller ones (--backend=ENGINE:dN).",
     )
     assert list(Path("eval-results").glob("*/logs/*.log")) == []
@@ -203,7 +203,7 @@ def test_a_replica_above_the_only_machines_gpus(refuse: Refuse, monkeypatch: pyt
     refuse(
         "--backend=vllm:t4",
         f"--engine-python={engine_python('vllm')}",
-        said="areal-eval: eval-rollout/0 asks for 4 GPUs; this machine has 2 (CUDA_VISIBLE_DEVICES='GPU-one,GPU-two').",
+        said=": eval-rollout/0 asks for 4 GPUs; this machine has 2 (CUDA_VISIBLE_DEVICES='GPU-one,GPU-two').",
         then="Ask for fewer GPUs, or use --scheduler=ray or --scheduler=slurm.",
     )
 
