@@ -89,8 +89,8 @@ class Run:
             before = history.info.get("resumed", [])
             self._info = dict(history.info) | {"status": "started", "resumed": [*before, again]}
         else:
-            self.folder = RunFolder.create(self.results_dir, name_hint=self._name_hint())
             self._info = self._describe() | {"evaluations": evaluations or self.describe_evaluations()}
+            self.folder = RunFolder.create(self.results_dir, name_hint=self._name_hint())
             if history is not None:
                 self._info["rescored_from"] = history.path.name
             self._write_items(self.folder.path)  # a run with its run.json has them all

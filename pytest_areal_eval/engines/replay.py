@@ -94,6 +94,18 @@ class ReplayEngine:
         """Nothing to free."""
 
 
+def check_readable(path: Path) -> None:
+    """Find out before anything starts whether recorded answers can be read.
+
+    Raises:
+        DatasetError: they cannot.
+    """
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise DatasetError(f"--replay={path}: cannot be read: {error.strerror}") from error
+
+
 def _read(path: Path) -> Iterator[tuple[Key, list[Recorded]]]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
