@@ -25,7 +25,7 @@ Run = Callable[..., pytest.RunResult]
 
 
 @pytest.fixture
-def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, warm: None) -> Run:
     """Run a test file with the default fixtures; ``files`` are written beside it."""
     monkeypatch.delenv("CI", raising=False)
 
