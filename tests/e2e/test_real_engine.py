@@ -67,6 +67,7 @@ def test_a_checkpoint_that_cannot_be_used_is_one_message(
     assert "Traceback" not in text
     assert re.search(said, text), text
     assert "passed" not in text
+    assert not list(session.path.rglob("*.2.log")), "it was started again"
     session.leaves_nothing()
 
 
