@@ -212,10 +212,12 @@ def plain(value: Any) -> Any:
 
 
 def _raised(error: BaseException) -> dict[str, Any]:
-    frames = traceback.extract_tb(error.__traceback__)
-    users = [frame for frame in frames if frame.filename != __file__]
+    """An exception's text and the user's frames, with the innermost one, which may be a library's."""
+    frames = list(traceback.extract_tb(error.__traceback__))
+    users = [frame for frame in frames if _is_users(frame)]
+    shown = users[-_FRAMES:] + [frame for frame in frames[-1:] if frame not in users]
     text = "".join(traceback.format_exception_only(error)).strip()
-    lines = "".join(traceback.format_list(users[-_FRAMES:])).rstrip()
+    lines = "".join(traceback.format_list(shown)).rstrip()
     return {"raised": text[:2000], "traceback": f"{lines}\n{text}".lstrip()}
 
 
@@ -230,9 +232,13 @@ def _running(loop: asyncio.AbstractEventLoop, jobs: Mapping[int, asyncio.Task[No
 
 
 def _place(frame: Any) -> str:
-    """The innermost frame outside of the standard library and of what is installed."""
+    """The innermost frame of the user's."""
     frames = traceback.extract_stack(frame)
-    foreign = ("site-packages", str(Path(asyncio.__file__).parents[1]))
-    users = [f for f in frames if not any(part in f.filename for part in foreign) and f.filename != __file__]
-    found = (users or frames)[-1]
+    found = ([f for f in frames if _is_users(f)] or frames)[-1]
     return f"{found.filename}:{found.lineno} in {found.name}()"
+
+
+def _is_users(frame: traceback.FrameSummary) -> bool:
+    """Whether a frame is neither ours nor the standard library's nor of what is installed."""
+    ours_and_standard = (str(Path(__file__).parents[1]), str(Path(asyncio.__file__).parents[1]))
+    return "site-packages" not in frame.filename and not frame.filename.startswith(ours_and_standard)
