@@ -57,6 +57,7 @@ OTHER_PLUGINS = (
     "html",
     "html_fixtures",
     "hypothesispytest",
+    "langsmith_plugin",
     "metadata",
     "randomly",
     "rerunfailures",
