@@ -24,13 +24,15 @@ def check_options(settings: Settings) -> None:
     """Find the mistakes that need no engine to be found.
 
     Raises:
-        UserError: no such checkpoint or recorded answers, an engine that is not installed, settings that cannot go together.
+        UserError: no such checkpoint or recorded answers, an engine that is not installed, settings that cannot go
+            together.
     """
     replay = settings.get("replay")
     if replay is not None:
         from pytest_areal_eval.engines.replay import check_readable
 
-        return check_readable(Path(replay))
+        check_readable(Path(replay))
+        return
     check_engine(settings)
     if settings.get("scheduler") == "ray":
         check_ray(settings)
