@@ -12,8 +12,11 @@ import time
 from pathlib import Path
 
 from pytest_areal_eval.api import Episode, EpisodeStatus
-from pytest_areal_eval.journal import Journal, latest_episodes, read_episodes
+from pytest_areal_eval.history import History
+from pytest_areal_eval.journal import Answer, Journal, latest_episodes, read_episodes
 from pytest_areal_eval.journal.record import encode_line, episode_to_dict
+
+_RESPONSE = {"text": "x" * 600, "input_len": 87, "output_len": 211, "gives_ids": False, "output_tokens": []}
 
 
 def main() -> None:
@@ -50,6 +53,7 @@ def read_cost(folder: Path, count: int) -> str:
     """Read ``count`` episodes of 1 kB with both readers."""
     with Journal.open(folder) as journal:
         for index in range(count):
+            journal.append_answer(Answer("test_gsm8k", f"{index:06d}", 0, 1, "0123456789abcdef", _RESPONSE))
             journal.append(_episode(index, 1024))
     started = time.perf_counter()
     lines = sum(1 for _ in read_episodes(folder))
@@ -58,7 +62,16 @@ def read_cost(folder: Path, count: int) -> str:
     done = time.perf_counter()
     if lines != count or latest != count:
         raise RuntimeError(f"wrote {count} episodes, read {lines} lines and {latest} episodes")
-    return f"read {count:,}: {streamed - started:.2f} s streamed, {done - streamed:.2f} s as latest_episodes"
+    (folder / "run.json").write_text("{}")
+    history = History("resume", folder)
+    owed = sum(history.owes("test_gsm8k", f"{index:06d}", 1) for index in range(count))
+    skipped = time.perf_counter() - done
+    if owed:
+        raise RuntimeError(f"{owed} of {count} finished episodes would run again")
+    return (
+        f"read {count:,}: {streamed - started:.2f} s streamed, {done - streamed:.2f} s as latest_episodes, "
+        f"{skipped:.2f} s to skip them in a resumed run"
+    )
 
 
 def _episode(index: int, line_bytes: int) -> Episode:

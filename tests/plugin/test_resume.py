@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -97,6 +101,57 @@ def test_a_killed_run_goes_on_with_what_it_owes(
     made.runpytest()
     assert newest(made) != run
     assert summary(run) == summary(newest(made))
+
+
+def test_a_run_killed_twenty_times_ends_as_one_that_never_was(suite: Suite) -> None:
+    """C20, C28, C29c: SIGKILL at random moments; no episode is lost, none is counted twice."""
+    made, chance = suite(rows=120, latency="0.03", concurrency=4), random.Random(17)
+    made.runpytest()
+    whole, kills = newest(made), 0
+    for _ in range(60):
+        runs = len(list_runs(made.path / "eval-results"))
+        how = [] if runs == 1 else ["--resume"]
+        with subprocess.Popen(
+            [sys.executable, "-m", "pytest", "-q", *how],
+            cwd=made.path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        ) as process:
+            watch_growth(made, chance.randint(1, 9), process)
+            process.kill()
+            said = process.communicate(timeout=60)[1].decode()
+        assert process.returncode in (0, -9), said
+        kills += process.returncode == -9
+        if kills >= 20 or process.returncode == 0:
+            break
+    assert kills >= 10
+    assert made.runpytest("--resume").parseoutcomes() == {"passed": 80, "missed": 40}
+    run = newest(made)
+    assert run != whole
+    assert summary(run) == summary(whole)
+    assert len(ids(lines_that_are_whole(run))) == len(set(ids(lines_that_are_whole(run)))) == 120
+
+
+def watch_growth(pytester: pytest.Pytester, count: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until the journals have grown by ``count`` lines, or the process has ended."""
+    journals = pytester.path / "eval-results"
+    before, end = growth(journals), time.monotonic() + 60
+    while growth(journals) < before + count and process.poll() is None:
+        assert time.monotonic() < end, f"the journal has not grown by {count} lines within 60 s"
+        time.sleep(0.002)
+
+
+def growth(results: Path) -> int:
+    return sum((run / "episodes.jsonl").read_bytes().count(b"\n") for run in list_runs(results) if has_journal(run))
+
+
+def has_journal(run: Path) -> bool:
+    return (run / "episodes.jsonl").exists()
+
+
+def lines_that_are_whole(run: Path) -> list[dict[str, Any]]:
+    """The episodes' lines of a journal in which torn ones may stand."""
+    return list(read_episodes(run, []))
 
 
 def test_a_run_that_owes_nothing_starts_no_engine(suite: Suite, engine_counts: Counts) -> None:
