@@ -25,6 +25,7 @@ PORT_TRIES = 3
 PORTS = range(10_000, 32_768)
 """Below the ports that Linux hands out by itself."""
 MASTER_LIMIT_S = 60.0
+SAME_SIGNAL_S = 0.2
 ADDRESS_IN_USE = b"address already in use"
 NOT_THE_SERVERS = (
     "SLURM_",
@@ -146,8 +147,8 @@ class Node:
                 if self.heard in ready:
                     os.read(self.heard, 256)
                     return "asked"
-                if ready:
-                    return "exited"
+                if ready:  # scancel signals the server too, and which of us it reaches first is chance
+                    return "asked" if select.select([self.heard], [], [], SAME_SIGNAL_S)[0] else "exited"
                 now = self.lease()
                 if now not in ("", lease):
                     lease, since = now, time.monotonic()
