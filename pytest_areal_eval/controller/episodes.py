@@ -130,6 +130,8 @@ async def run_episode(unit: Unit, around: Surroundings) -> Episode:
         template_kwargs=item.template_kwargs,
         seed=seed,
         place=unit.place,
+        answers=item.answers.get(unit.index, ()),
+        note=_note(unit, around.on_answer),
     )
     context.set(
         context.WorkflowContext(
