@@ -114,11 +114,12 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, warm: None
 
 @pytest.fixture
 def journal_rows(pytester: pytest.Pytester) -> Callable[[], Sequence[dict[str, Any]]]:
-    """The rows of the newest run's journal."""
+    """The episodes of the newest run's journal."""
 
     def read() -> Sequence[dict[str, Any]]:
         newest = max((pytester.path / "eval-results").glob("*/episodes.jsonl"), key=lambda p: p.stat().st_mtime_ns)
-        return [json.loads(line) for line in newest.read_text().splitlines()]
+        rows = [json.loads(line) for line in newest.read_text().splitlines()]
+        return [row for row in rows if row["kind"] == "episode"]
 
     return read
 
