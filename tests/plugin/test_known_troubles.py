@@ -104,7 +104,7 @@ def test_a_help_text_and_a_collection_load_nothing_heavy(tmp_path: Path) -> None
         [
             "import sys, pytest",
             "for args in (['--help'], ['--collect-only', '-q']):",
-            "    pytest.main([*args, '-p', 'no:randomly', '-p', 'no:hypothesispytest'])",
+            "    pytest.main([*args, '-p', 'no:randomly', '-p', 'no:hypothesispytest', '-p', 'no:langsmith_plugin'])",
             "heavy = {'torch', 'transformers', 'aiohttp', 'datasets', 'math_verify', 'scipy'} & set(sys.modules)",
             "print('HEAVY', sorted(heavy))",
         ]
