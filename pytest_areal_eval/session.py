@@ -236,7 +236,7 @@ class EvaluationSession:
         if earlier is not None and self._recalled(item, controller, earlier.finished, n_samples):
             return
         task_id = controller.submit(
-            dict(param.record),
+            param.record,
             group.workflow,
             group_size=n_samples,
             item_id=param.id,

@@ -162,7 +162,9 @@ def _fingerprints(part: SavedRun) -> Any:
 
 def _without(described: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in described.items() if name not in _PER_SHARD and name != "gates"}
-    return dict(json.loads(json.dumps(kept)))
+    copied: dict[str, Any] = json.loads(json.dumps(kept))
+    copied.get("identity", {}).pop("selection", None)  # each shard has its own; the items are in items.jsonl
+    return copied
 
 
 def _create(path: Path) -> RunFolder:
