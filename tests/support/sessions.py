@@ -92,9 +92,10 @@ class Session:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The journal's whole lines, so far."""
+        """The journal's episodes, of whole lines, so far."""
         files = [file for folder in self._runs() for file in sorted(folder.glob("episodes*.jsonl"))]
-        return [json.loads(line) for file in files for line in file.read_text().split("\n")[:-1]]
+        lines = (json.loads(line) for file in files for line in file.read_text().split("\n")[:-1])
+        return [line for line in lines if line["kind"] == "episode"]
 
     def run_json(self) -> dict[str, Any]:
         """What the run says of itself."""
