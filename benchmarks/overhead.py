@@ -86,9 +86,7 @@ class Bench:
 
     def _run(self, file: Path, rows: int, arguments: Sequence[str]) -> Measured:
         costs_path = self.folder / "costs.json"
-        # Hypothesis's own plugin imports Hypothesis when a session ends: 0.7 s that are not ours.
-        without = ("-p", "no:hypothesispytest")
-        command = pytest_command("-q", "--rootdir", SUITE, file, *without, f"--costs={costs_path}", *arguments)
+        command = pytest_command("-q", "--rootdir", SUITE, file, f"--costs={costs_path}", *arguments)
         ended = run(command, cwd=self.folder, core=CLIENT_CORE)
         costs, seen = json.loads(costs_path.read_text()), self._ask("/stat")
         if seen["n"] and seen["n"] != rows:
