@@ -82,7 +82,6 @@ def pytest_command(*arguments: str | Path) -> list[str]:
         "split",
         "hypothesispytest",
         "langsmith_plugin",
-        "hypothesispytest",
     )
     off = [part for name in (*others, "cacheprovider") for part in ("-p", f"no:{name}")]
     return [sys.executable, "-m", "pytest", *off, *map(str, arguments)]
