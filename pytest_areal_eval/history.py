@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from pytest_areal_eval.api import Episode, EpisodeStatus
+from pytest_areal_eval.declarations import NEWEST
 from pytest_areal_eval.errors import ConfigError, JournalError
 from pytest_areal_eval.identity import GRADING, NOT_SHOWN, Purpose, differences, item_differences
 from pytest_areal_eval.journal import Answer, RunFolder, episode_from_dict, latest_answers, latest_records
 from pytest_areal_eval.journal.items import read_items
 from pytest_areal_eval.journal.record import EpisodeKey
-from pytest_areal_eval.options import NEWEST, Settings
+from pytest_areal_eval.options import Settings
 from pytest_areal_eval.report.saved import find_run, list_runs
 
 GIVEN_UP = (EpisodeStatus.CANCELLED, EpisodeStatus.ENGINE_LOST)

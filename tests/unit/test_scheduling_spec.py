@@ -10,8 +10,9 @@ import pytest
 
 from pytest_areal_eval.backends import build_controller, slurm_options
 from pytest_areal_eval.controller.settings import Needs
+from pytest_areal_eval.declarations import OPTIONS
 from pytest_areal_eval.errors import ConfigError
-from pytest_areal_eval.options import OPTIONS, Settings
+from pytest_areal_eval.options import Settings
 from pytest_areal_eval.schedulers.areal import SchedulingSpec, SlurmSection, options_of, unused
 
 STOCK = SchedulingSpec(

@@ -1,0 +1,299 @@
+"""The plugin's options, each declared once, with what a value of it may be.
+
+Invariant: nothing here reads a command line; :mod:`.options` registers and reads what is declared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+T = TypeVar("T", int, float)
+Kind = Literal["value", "flag", "list", "optional"]
+"""``optional`` is a value that may be left out; on the command line it stands behind ``=``."""
+
+NEWEST = "newest"
+"""What ``--resume`` alone means."""
+
+
+def some_text(text: str) -> str:
+    """Anything but nothing, which is what an unset shell variable leaves."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the value is empty; is a shell variable unset?")
+    return text
+
+
+@dataclass(frozen=True)
+class Option:
+    """One setting: ``--areal-NAME``, ``--NAME`` where it is free, and the ini key ``areal_NAME``."""
+
+    name: str
+    help: str
+    parse: Callable[[str], Any] = some_text
+    kind: Kind = "value"
+    metavar: str = "VALUE"
+    short: bool = True
+
+    @property
+    def dest(self) -> str:
+        """Key in ``config.option`` and name of the ini key."""
+        return "areal_" + self.name.replace("-", "_")
+
+    @property
+    def long(self) -> str:
+        """The spelling that always works."""
+        return f"--areal-{self.name}"
+
+    @property
+    def spelling(self) -> str:
+        """The spelling that people type."""
+        return f"--{self.name}" if self.short else self.long
+
+
+def positive_int(text: str) -> int:
+    """A whole number of at least 1."""
+    value = _number(int, text, "a whole number")
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return value
+
+
+def whole_number(text: str) -> int:
+    """Any whole number."""
+    return _number(int, text, "a whole number")
+
+
+def temperature(text: str) -> float:
+    """A finite number of at least 0."""
+    value = _number(float, text, "a number")
+    if not (0 <= value < math.inf):
+        raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
+    return value
+
+
+def probability(text: str) -> float:
+    """A number above 0 and at most 1."""
+    value = _number(float, text, "a number")
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most 1")
+    return value
+
+
+def seconds(text: str) -> float:
+    """A finite number of seconds above 0."""
+    value = _number(float, text, "a number of seconds")
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 seconds")
+    return value
+
+
+def shard(text: str) -> tuple[int, int]:
+    """``i/n`` with 1 ≤ i ≤ n."""
+    head, slash, tail = text.partition("/")
+    if not (slash and head.isdecimal() and tail.isdecimal() and 1 <= int(head) <= int(tail)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not i/n with 1 <= i <= n, such as 1/4")
+    return int(head), int(tail)
+
+
+def order(text: str) -> str:
+    """One of the reporting orders."""
+    if text not in ("auto", "completion", "collection"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not auto, completion or collection")
+    return text
+
+
+def gate_policy(text: str) -> str:
+    """How gates are decided."""
+    if text not in ("point", "interval"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not point or interval")
+    return text
+
+
+def scheduler_name(text: str) -> str:
+    """One of the schedulers."""
+    if text not in ("local", "ray", "slurm"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not local, ray or slurm")
+    return text
+
+
+def variable(text: str) -> str:
+    """``NAME=VALUE`` of an environment."""
+    name, equals, _ = text.partition("=")
+    if not (equals and name.isidentifier() and name.isascii()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, such as NCCL_DEBUG=WARN")
+    return text
+
+
+def named_dataset(text: str) -> tuple[str, str]:
+    """``NAME=SOURCE``."""
+    name, equals, source = text.partition("=")
+    if not (name and equals and source):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SOURCE, such as test_gsm8k=data/test.jsonl")
+    return name, source
+
+
+def _number(kind: type[T], text: str, what: str) -> T:
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from None
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        "model",
+        "Checkpoint to evaluate: a directory or a hub name; may be given several times",
+        kind="list",
+        metavar="PATH",
+    ),
+    Option(
+        "backend",
+        "Inference engine, its replicas and their GPUs: hf (default), hf:d2, vllm:d4t2, sglang:d2p1t4, or openai",
+        metavar="SPEC",
+    ),
+    Option(
+        "base-url",
+        "Server that runs already, such as http://127.0.0.1:8000/v1; may be given several times, each is a replica",
+        kind="list",
+        metavar="URL",
+    ),
+    Option("api-key-env", "Environment variable that holds those servers' API key", metavar="NAME"),
+    Option(
+        "engine-arg",
+        "Setting of the engine's server by AReaL's name or its own flag, such as max-num-seqs=64; may be given several "
+        "times",
+        kind="list",
+        metavar="KEY=VALUE",
+    ),
+    Option("engine-python", "Python interpreter of the environment that has the engine", metavar="PATH"),
+    Option("engine-cmd", "Words that start the engine's server, before its flags: 'vllm serve'", metavar="WORDS"),
+    Option("scheduler", "What starts the servers: local (default), ray or slurm", scheduler_name, metavar="NAME"),
+    Option(
+        "ray-address",
+        "Ray cluster that --scheduler=ray uses: HOST:PORT, auto, or local to start one here (default: RAY_ADDRESS, "
+        "else local)",
+        metavar="ADDRESS",
+    ),
+    Option("ray-runtime-env", "Ray runtime environment of the servers: JSON, or a JSON file", metavar="JSON"),
+    Option("ray-elastic", "Ray's autoscaler can add nodes: wait for what does not fit now", kind="flag"),
+    Option("slurm-partition", "Slurm: partition of the servers' jobs", metavar="NAME"),
+    Option("slurm-account", "Slurm: account that pays for them", metavar="NAME"),
+    Option("slurm-qos", "Slurm: their quality of service", metavar="NAME"),
+    Option("slurm-time", "Slurm: time limit of a job (default: the partition's)", metavar="TIME"),
+    Option("slurm-constraint", "Slurm: features that their nodes must have", metavar="FEATURES"),
+    Option("slurm-exclude", "Slurm: nodes not to be used, such as node[1-3]", metavar="NODES"),
+    Option(
+        "slurm-sbatch-arg",
+        "Slurm: a further argument of sbatch, such as reservation=eval; may be given several times",
+        kind="list",
+        metavar="NAME=VALUE",
+    ),
+    Option(
+        "slurm-setup",
+        "Slurm: a shell line that each job runs first, such as 'module load cuda'; may be given several times",
+        kind="list",
+        metavar="LINE",
+    ),
+    Option(
+        "slurm-srun-args",
+        "Slurm: words for srun, where one starts a server: in an allocation, and for a replica over several nodes",
+        metavar="WORDS",
+    ),
+    Option("slurm-prefix", "Slurm: words before a server's command, such as a container's", metavar="WORDS"),
+    Option(
+        "shared-dir",
+        "Folder that this machine and the cluster's nodes see (default: the run's folder under --results-dir)",
+        metavar="DIR",
+    ),
+    Option(
+        "dataset",
+        "Read the dataset of evaluation NAME from SOURCE; may be given several times",
+        named_dataset,
+        "list",
+        "NAME=SOURCE",
+    ),
+    Option("limit", "Draw a seeded random sample of N items from each dataset", positive_int, metavar="N"),
+    Option("item-seed", "Seed of the sample that the limit draws (default: 0)", whole_number, metavar="N"),
+    Option("shard", "Run part I of N of each dataset; gates are left to the merged run", shard, metavar="I/N"),
+    Option("n-samples", "Episodes for each item", positive_int, metavar="N"),
+    Option("temperature", "Sampling temperature; 0 is greedy", temperature, metavar="T"),
+    Option(
+        "top-p", "Nucleus sampling: keep the smallest set of tokens with this probability", probability, metavar="P"
+    ),
+    Option("top-k", "Sample among the K likeliest tokens", positive_int, metavar="K"),
+    Option("max-new-tokens", "Longest answer, in tokens", positive_int, metavar="N"),
+    Option("greedy", "Take the likeliest token always", kind="flag"),
+    Option(
+        "seed", "Seed of the run; each episode's own seed is derived from it (default: 0)", whole_number, metavar="N"
+    ),
+    Option(
+        "max-concurrency", "Episodes in flight at once (default: what the replicas run well)", positive_int, metavar="N"
+    ),
+    Option("episode-timeout", "Limit of one episode in seconds (default: 600)", seconds, metavar="S"),
+    Option("reward-timeout", "Limit of one reward call in seconds (default: 15)", seconds, metavar="S"),
+    Option(
+        "start-timeout",
+        "Limit for a server to become ready in seconds (default: 600; vllm, sglang: 1800)",
+        seconds,
+        metavar="S",
+    ),
+    Option(
+        "queue-timeout",
+        "Limit in seconds for the first server to leave the scheduler's queue (default: 86400, a day)",
+        seconds,
+        metavar="S",
+    ),
+    Option(
+        "server-cpus", "CPUs of a server for each of its GPUs, as Ray and Slurm reserve them", positive_int, metavar="N"
+    ),
+    Option("server-mem", "Memory likewise, in GB", positive_int, metavar="GB"),
+    Option(
+        "server-env",
+        "Variable of the servers' environment, such as NCCL_DEBUG=WARN; may be given several times",
+        variable,
+        "list",
+        "NAME=VALUE",
+    ),
+    Option(
+        "gate",
+        "One more condition, such as 'test_gsm8k:reward >= 0.7'; without NAME it holds for all; may be "
+        "given several times",
+        kind="list",
+        metavar="[NAME:]COND",
+    ),
+    Option(
+        "gate-policy",
+        "Decide gates by the value (point, the default) or by its 95 % interval: then a gate may be inconclusive",
+        gate_policy,
+        metavar="POLICY",
+    ),
+    Option("baseline", "The run that 'baseline' means in gates such as 'reward >= baseline - 0.01'", metavar="RUN"),
+    Option("gate-partial", "Decide gates on a chosen part of an evaluation too", kind="flag"),
+    Option("replay", "Score the completions of a JSONL file (by id or index); no model is run", metavar="FILE"),
+    Option(
+        "resume",
+        "Go on with a run that was interrupted, --resume=RUN; alone: with the newest run of the same evaluations",
+        kind="optional",
+        metavar="RUN",
+    ),
+    Option("rescore", "Grade the answers of a run anew, with today's rewards; no model is run", metavar="RUN"),
+    Option("from-run", "Decide today's gates on the scores of a run; nothing is run or graded", metavar="RUN"),
+    Option("results-dir", "Where runs are kept (default: eval-results)", metavar="DIR"),
+    Option(
+        "order", "Report items as they complete or as collected (default: auto)", order, metavar="ORDER", short=False
+    ),
+    Option("config", "Take settings from an AReaL configuration, as training uses it", metavar="FILE"),
+    Option(
+        "set",
+        "Override a key of that configuration: KEY=VALUE changes it, +KEY=VALUE adds it, ++KEY=VALUE either, ~KEY "
+        "removes it; may be given several times",
+        kind="list",
+        metavar="KEY=VALUE",
+    ),
+    Option("show-config", "Print that configuration, where each value came from, and run nothing", kind="flag"),
+    Option("trust-remote-code", "Run code that a checkpoint or a dataset brings along", kind="flag"),
+)
+BY_NAME = {option.name: option for option in OPTIONS}
