@@ -28,6 +28,7 @@ CLIENTS = [
     ("agents", "support.calculators.AgentsSdk", {"chat": True}),
     ("anthropic", "support.calculators.Anthropic", {}),
     ("anthropic", "support.calculators.Anthropic", {"streamed": True}),
+    ("langchain_openai", "support.calculators.LangChain", {}),
     ("langgraph", "support.calculators.LangGraph", {}),
 ]
 
@@ -41,9 +42,9 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RolloutCont
     scheduler.close()
 
 
-def records(count: int) -> list[dict[str, Any]]:
-    lines = (EVALS / "data/arithmetic.jsonl").read_text().splitlines()[:count]
-    rows = [json.loads(line) for line in lines]
+def records(count: int, *, division: bool = True) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (EVALS / "data/arithmetic.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if division or "/" not in row["answer"]][:count]
     return [row | {"messages": [{"role": "user", "content": row["question"]}]} for row in rows]
 
 
@@ -61,3 +62,14 @@ def test_a_calculator_with_any_sdk_solves_the_problems(
     assert sum(episode.counted_reward for episode in episodes) > 0.9 * len(episodes)
     called = [call["name"] for episode in episodes for entry in episode.transcript for call in entry["tool_calls"]]
     assert {"add", "multiply"} <= set(called)
+
+
+def test_an_agent_written_for_areal_runs_unmodified(controller: RolloutController) -> None:
+    """It adds and multiplies alone; the model, who wants to divide too, solves what needs no division."""
+    if importlib.util.find_spec("agents") is None:
+        pytest.skip("needs openai-agents, of the extra 'agents'")
+    rollouts = controller.rollout_batch(
+        records(40, division=False), "support.areal_math_agent.MathAgent", gconfig=GREEDY, timeout_s=120
+    )
+    assert not [episode.error for rollout in rollouts for episode in rollout.episodes if episode.error]
+    assert sum(rollout.reward for rollout in rollouts) > 0.9 * len(rollouts)

@@ -82,27 +82,55 @@ class Anthropic:
         return 0.0
 
 
+class LangChain:
+    """LangChain's model with tools bound to it, and a loop by hand."""
+
+    async def run(self, data: dict[str, Any], **where: Any) -> float:
+        from langchain_core.messages import HumanMessage, SystemMessage
+
+        tools = langchain_tools()
+        model = langchain_model(where).bind_tools(list(tools.values()))
+        messages: list[Any] = [SystemMessage(TASK), HumanMessage(data["messages"][-1]["content"])]
+        for _ in range(TURNS):
+            reply = await model.ainvoke(messages)
+            if not reply.tool_calls:
+                return graded(reply.content, data)
+            messages += [reply, *[await tools[call["name"]].ainvoke(call) for call in reply.tool_calls]]
+        return 0.0
+
+
 class LangGraph:
     """LangChain's model and LangGraph's agent."""
 
     async def run(self, data: dict[str, Any], **where: Any) -> float:
-        from langchain_core.tools import StructuredTool
-        from langchain_openai import ChatOpenAI
         from langgraph.prebuilt import create_react_agent
 
-        def made(name: str) -> Any:
-            def call(a: float, b: float) -> float:
-                return float(TOOLS[name](a, b))
-
-            return StructuredTool.from_function(call, name=name, description=DESCRIPTIONS[name])
-
-        model = ChatOpenAI(
-            model="default",
-            base_url=where["base_url"],
-            api_key=where["api_key"],
-            http_async_client=where["http_client"],
-            max_retries=0,
-        )
-        agent = create_react_agent(model, [made(name) for name in TOOLS], prompt=TASK)
+        agent = create_react_agent(langchain_model(where), list(langchain_tools().values()), prompt=TASK)
         result = await agent.ainvoke({"messages": data["messages"]})
         return graded(result["messages"][-1].content, data)
+
+
+def langchain_model(where: dict[str, Any]) -> Any:
+    """The chat model that both of LangChain's agents use."""
+    from langchain_openai import ChatOpenAI
+
+    return ChatOpenAI(
+        model="default",
+        base_url=where["base_url"],
+        api_key=where["api_key"],
+        http_async_client=where["http_client"],
+        max_retries=0,
+    )
+
+
+def langchain_tools() -> dict[str, Any]:
+    """The four tools in LangChain's form, by name."""
+    from langchain_core.tools import StructuredTool
+
+    def made(name: str) -> Any:
+        def call(a: float, b: float) -> float:
+            return float(TOOLS[name](a, b))
+
+        return StructuredTool.from_function(call, name=name, description=DESCRIPTIONS[name])
+
+    return {name: made(name) for name in TOOLS}
