@@ -1,4 +1,4 @@
-"""From the selected tests to the exit status: expects the rows, runs the loop, decides the gates, prints, closes.
+"""From the selected tests to the exit status: runs the loop, decides the gates, prints, closes.
 
 Invariant: nothing here turns a failed session into a passed one; 16 means that there was no engine.
 """
@@ -11,22 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_areal_eval.beginning import baselines_of, expected_rows, header_lines, refuse_mistakes
 from pytest_areal_eval.errors import ArealEvalError, EngineLost, EngineStartError, SchedulerError, UserError
-from pytest_areal_eval.report.gates import Decided, decide_gates, gates_for
+from pytest_areal_eval.report.gates import Decided, decide_gates
 from pytest_areal_eval.report.live import LiveLine
 from pytest_areal_eval.report.scoreboard import Row, Scoreboard
 from pytest_areal_eval.report.text import printable
-from pytest_areal_eval.resolution import samples_of, sampling_of
-from pytest_areal_eval.run import DEFAULT_RESULTS_DIR, Run
+from pytest_areal_eval.run import Run
 from pytest_areal_eval.runloop import CompletionOrder, completion_order_is_possible
-from pytest_areal_eval.session import EvaluationSession, Group
-from pytest_areal_eval.stats import Gate, parse_gate, split_gate_option
+from pytest_areal_eval.session import EvaluationSession
 from pytest_areal_eval.termination import Termination
 from pytest_areal_eval.xdist import Owner
 
 if TYPE_CHECKING:
     from pytest_areal_eval.controller import Event
-    from pytest_areal_eval.options import Settings
     from pytest_areal_eval.stats.verdicts import Baseline
 
 EXIT_ENGINE = 16
@@ -58,18 +56,10 @@ class Conclusion:
             return
         self._termination.install()
         try:
-            from pytest_areal_eval.backends import check_options
-
-            _refuse_doubled_runs(self.config)
-            given = self.evaluations.settings.given
-            if "rescore" not in given and "from-run" not in given:  # which have no engine
-                check_options(self.evaluations.settings)
-            self._baseline = _baselines(self.config, self.evaluations.settings)
-            optional = [split_gate_option(text) for text in self.evaluations.settings.get("gate", [])]
-            for group in self.evaluations.groups.values():
-                self.board.add(_row(group, self.evaluations, optional))
-            _refuse_unused_gates(optional, self.board)
-            _refuse_unused_sources(self.evaluations)
+            refuse_mistakes(self.config, self.evaluations)
+            self._baseline = baselines_of(self.config, self.evaluations.settings)
+            for row in expected_rows(self.evaluations):
+                self.board.add(row)
             self.run.look_back()
         except UserError as error:
             if self.run.worker is None:
@@ -78,24 +68,9 @@ class Conclusion:
 
     def header(self) -> list[str]:
         """What runs, on what, and how it samples."""
-        settings, groups = self.evaluations.settings, list(self.evaluations.groups.values())
-        if not groups or self.config.option.verbose < 0:
+        if not self.evaluations.groups or self.config.option.verbose < 0:
             return []
-        source = settings.get("replay") or ", ".join(settings.get("model", [])) or "no --model"
-        from pytest_areal_eval.engine_choice import describe_engine, unused_defaults
-
-        what = "replay" if settings.get("replay") else describe_engine(settings)
-        lines = [f"areal-eval: {source}, {what}, seed {settings.get('seed', 0)}"]
-        if self.evaluations.history is not None:
-            from pytest_areal_eval.earlier import description
-
-            lines.append(f"  {description(self.run, self.evaluations.history)}")
-        lines += [f"  {remark}" for remark in settings.remarks]
-        if not settings.get("replay"):
-            lines += [f"  {line}" for model in settings.get("model", []) if (line := unused_defaults(settings, model))]
-        for group in groups:
-            lines += _header_of(group, self.board.rows[group.key].gates, settings)
-        return [printable(line) for line in lines]
+        return header_lines(self.run, self.board)
 
     def run_loop(self, session: pytest.Session) -> bool | None:
         """Report in completion order where that is possible; None leaves the loop to pytest."""
@@ -200,113 +175,6 @@ def _exit_status_of(failure: ArealEvalError) -> int:
     if isinstance(failure, EngineStartError | EngineLost | SchedulerError):
         return EXIT_ENGINE
     return pytest.ExitCode.INTERNAL_ERROR
-
-
-def _baselines(config: pytest.Config, settings: Settings) -> Callable[[Row], Baseline | None]:
-    """What ``baseline`` means in gates: the run of ``--baseline``.
-
-    Raises:
-        UserError: there is no such run.
-    """
-    wanted = settings.get("baseline")
-    if wanted is None:
-        return lambda row: None
-    from pytest_areal_eval.report.comparison import baselines
-    from pytest_areal_eval.report.saved import find_run, read_run
-
-    results_dir = config.invocation_params.dir / settings.get("results-dir", DEFAULT_RESULTS_DIR)
-    return baselines(read_run(find_run(wanted, results_dir)))
-
-
-def own_workers(config: pytest.Config, conclusion: Conclusion) -> Owner:
-    """The xdist owner of a controlling process, made with its first worker.
-
-    Raises:
-        pytest.UsageError: an option cannot work.
-    """
-    if conclusion.owner is None:
-        from pytest_areal_eval.backends import check_options
-
-        settings = conclusion.evaluations.settings
-        try:
-            check_options(settings)
-        except UserError as error:
-            raise pytest.UsageError(str(error)) from error
-        if len(settings.get("model", [])) > 1:
-            raise pytest.UsageError("several --model with -n: give one --model, or leave -n out")
-        conclusion.owner = Owner(config, conclusion)
-    return conclusion.owner
-
-
-def regroup(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Bring each evaluation's tests together at its first one; everything else keeps its place."""
-    blocks: dict[Any, list[pytest.Item]] = {}
-    for item in items:
-        callspec = getattr(item, "callspec", None)
-        param = callspec.params.get("item") if callspec else None
-        plan = getattr(param, "plan", None)
-        key = (item.nodeid[: item.nodeid.rfind(param.id)], id(plan)) if plan is not None and param is not None else item
-        blocks.setdefault(key, []).append(item)
-    return [item for block in blocks.values() for item in block]
-
-
-def _header_of(group: Group, gates: Sequence[Gate], settings: Settings) -> list[str]:
-    """An evaluation's items and sampling, and what can be said against them before anything runs."""
-    sampling, n_samples = sampling_of(group, settings), samples_of(group, settings)
-    how = "greedy" if sampling.greedy else f"temperature {sampling.temperature:g}, top_p {sampling.top_p:g}"
-    how += f", at most {sampling.max_new_tokens} new tokens"
-    recorded = settings.get("replay") is not None
-    doubts = [doubt for gate in gates if (doubt := gate.doubt(n_samples))]
-    if sampling.greedy and n_samples > 1 and not recorded:
-        doubts.append(f"greedy: an item's {n_samples} answers are the same one; give a temperature to have them differ")
-    return [
-        f"  {group.name}: {len(group.items)} of {len(group.plan.ids)} items x {n_samples}, "
-        f"{'as recorded' if recorded else how}, data {group.plan.data.content_hash[:8]}",
-        *(f"    {doubt}" for doubt in doubts),
-    ]
-
-
-def _row(group: Group, evaluations: EvaluationSession, optional: list[tuple[str, Gate]]) -> Row:
-    decorated = [parse_gate(text) for text in group.plan.spec.gates]
-    return Row(
-        key=group.key,
-        name=group.name,
-        file=group.items[0].location[0],
-        gates=gates_for(group.name, group.key, decorated, optional),
-        n_samples=samples_of(group, evaluations.settings),
-        n_selected=len(group.items),
-        n_planned=len(group.plan.selected),
-        n_total=len(group.plan.ids),
-        pass_mark=group.plan.spec.pass_mark,
-        shard=group.plan.shard,
-    )
-
-
-def _refuse_doubled_runs(config: pytest.Config) -> None:
-    """pytest-asyncio-cooperative runs every collected test itself, after whatever loop has run them."""
-    for name in ("asyncio-cooperative", "pytest_asyncio_cooperative.plugin"):
-        if config.pluginmanager.hasplugin(name):
-            raise UserError(
-                f"{name} runs every test a second time beside evaluations",
-                f"Leave it out with -p no:{name}; the episodes of an evaluation run concurrently without it.",
-            )
-
-
-def _refuse_unused_gates(optional: list[tuple[str, Gate]], board: Scoreboard) -> None:
-    """A gate that names no selected evaluation would silently never be decided."""
-    known = {n for row in board.rows.values() for n in (row.name, row.name.partition("[")[0], row.key)}
-    for name, gate in optional:
-        if name != "*" and name not in known:
-            names = ", ".join(row.name for row in board.rows.values())
-            raise UserError(f"--gate={name}:{gate}: no selected evaluation is named {name!r}", f"There are: {names}.")
-
-
-def _refuse_unused_sources(evaluations: EvaluationSession) -> None:
-    """A misspelt ``--dataset NAME=`` would silently leave the evaluation on other data."""
-    unused = evaluations.planner.unused_sources()
-    if unused:
-        names = ", ".join(dict.fromkeys(group.plan.function.__name__ for group in evaluations.groups.values()))
-        raise UserError(f"--dataset={unused[0]}=…: no evaluation is named {unused[0]!r}", f"There are: {names}.")
 
 
 def _gate_lines(decided: Sequence[Decided], board: Scoreboard) -> list[tuple[str, dict[str, bool]]]:

@@ -145,7 +145,8 @@ def _number(kind: type[T], text: str, what: str) -> T:
 OPTIONS: tuple[Option, ...] = (
     Option(
         "model",
-        "Checkpoint to evaluate: a directory or a hub name; may be given several times",
+        "Checkpoint to evaluate: a directory, a pattern of directories ('run/step-*') or a hub name; may be given "
+        "several times",
         kind="list",
         metavar="PATH",
     ),

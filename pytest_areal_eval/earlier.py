@@ -30,12 +30,6 @@ def look_back(run: Run) -> tuple[History, RunFolder | None] | None:
     if run.worker is not None:
         raise ConfigError(f"--{purpose} does not work with -n", "Leave -n out; episodes run concurrently without it.")
     names = [group.name for group in groups]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ConfigError(
-            f"--{purpose}: two evaluations are named {twice}, and a run cannot tell their episodes apart",
-            "Rename one, or select one file.",
-        )
     path = find(purpose, text, run.results_dir, names)
     goes_on = purpose == "resume" and not run.config.option.collectonly
     held = RunFolder.open(path) if goes_on else None

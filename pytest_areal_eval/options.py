@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -100,7 +100,7 @@ def read_settings(config: pytest.Config) -> Settings:
             given[option.name] = _typed_value(config, option, typed)
         if written is not False and written not in (None, "", []):  # but 0 is something
             ini[option.name] = written
-    settings = _with_configuration(config, _with_earlier_run(config, Settings(given, ini)))
+    settings = _with_folders(_with_configuration(config, _with_earlier_run(config, Settings(given, ini))))
     _refuse_same_model(settings.get("model", []))
     if given.get("greedy") and given.get("temperature"):
         raise pytest.UsageError(f"--greedy and --temperature={given['temperature']:g} exclude each other; give one")
@@ -136,6 +136,23 @@ def _with_configuration(config: pytest.Config, settings: Settings) -> Settings:
     from pytest_areal_eval.configuration import configured
 
     return configured(config, settings)
+
+
+def _with_folders(settings: Settings) -> Settings:
+    """``--model='run/step-*'`` becomes the folders that it matches."""
+    models = settings.get("model", [])
+    if not any(mark in model for model in models for mark in "*?["):
+        return settings
+    from pytest_areal_eval.errors import UserError
+    from pytest_areal_eval.models import expand
+
+    try:
+        found = {"model": expand(models)}
+    except UserError as error:
+        raise pytest.UsageError(str(error)) from error
+    if "model" in settings.given:
+        return replace(settings, given={**settings.given, **found})
+    return replace(settings, ini={**settings.ini, **found})
 
 
 def _typed_value(config: pytest.Config, option: Option, value: Any) -> Any:

@@ -17,6 +17,7 @@ import pytest
 
 from pytest_areal_eval.decorator import EvaluationSpec, has_assertions, spec_of
 from pytest_areal_eval.errors import ConfigError, UserError
+from pytest_areal_eval.models import short_names
 from pytest_areal_eval.options import Settings
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Planner:
         self._datasets: dict[Any, tuple[LoadedDataset, LoadedDataset]] = {}
         self._sources: dict[str, str] = dict(settings.get("dataset", []))
         self._names: set[str] = set()
+        self._functions: dict[str, set[str]] = {}
 
     def parametrize(self, metafunc: pytest.Metafunc) -> None:
         """Turn a marked function into one test for each selected item (and model).
@@ -93,6 +95,7 @@ class Planner:
         marks = list(metafunc.definition.iter_markers("evaluation"))
         if not marks:
             return
+        self._functions.setdefault(metafunc.function.__name__, set()).add(metafunc.definition.nodeid)
         try:
             plan = self.plan(marks, metafunc.function, metafunc.definition.path)
             _check_arguments(plan, metafunc.fixturenames)
@@ -104,9 +107,22 @@ class Planner:
                 raise pytest.Collector.CollectError(
                     f"{metafunc.definition.nodeid}: several models need the default controller"
                 )
-            metafunc.parametrize(MODEL, models, indirect=True, scope="session", ids=model_names(models))
+            metafunc.parametrize(MODEL, models, indirect=True, scope="session", ids=short_names(models))
         params = [ItemParam(plan, index) for index in plan.selected]
         metafunc.parametrize(ITEM, params, indirect=True, ids=[param.id for param in params])
+
+    def title(self, function: str) -> str:
+        """What an evaluation is called: its function's name, with the file's where another one has it too.
+
+        Args:
+            function: its node id, without parameters.
+        """
+        name = function.rpartition("::")[2]
+        rivals = self._functions.get(name, {function})
+        if len(rivals) == 1:
+            return name
+        titles = [_with_file(rival) for rival in rivals]
+        return mine if titles.count(mine := _with_file(function)) == 1 else function
 
     def unused_sources(self) -> list[str]:
         """Names in ``--dataset NAME=SOURCE`` that no collected evaluation has; the ini file's may serve another day."""
@@ -140,6 +156,12 @@ class Planner:
         return self._datasets[key]
 
 
+def _with_file(function: str) -> str:
+    """``test_x::test_gsm`` for ``evals/test_x.py::test_gsm``."""
+    file, *rest = function.split("::")
+    return "::".join([Path(file).stem, *rest])
+
+
 def _load(spec: EvaluationSpec, base_dir: Path, trust_remote_code: bool) -> tuple[LoadedDataset, LoadedDataset]:
     from pytest_areal_eval.datasets import load_dataset, prepare, require_columns
 
@@ -165,16 +187,6 @@ def _asks(spec: EvaluationSpec) -> bool:
     """Whether the workflow is one of ours that need ``messages`` in each record."""
     name = spec.workflow if isinstance(spec.workflow, str) else getattr(spec.workflow, "__name__", "")
     return spec.reward_fn is not None and (spec.workflow is None or name.rpartition(".")[2] in ASKING)
-
-
-def model_names(models: Sequence[str]) -> list[str]:
-    """Short, distinct names of several checkpoints: the last part of each path, more of it where two agree."""
-    parts = [[p for p in str(Path(m).absolute() if Path(m).exists() else m).split("/") if p] for m in models]
-    for depth in range(1, max(map(len, parts)) + 1):
-        names = ["-".join(part[-depth:]) for part in parts]
-        if len(set(names)) == len(names):
-            return names
-    return [f"{number}-{name}" for number, name in enumerate(names)]  # paths that the settings let pass are distinct
 
 
 def _identity(value: Any) -> Any:

@@ -76,7 +76,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     result = yield
     if config.stash.get(ACTIVE, False):
-        from pytest_areal_eval.conclusion import regroup
+        from pytest_areal_eval.beginning import regroup
 
         items[:] = regroup(items)
     return result
@@ -102,7 +102,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """xdist's: the controlling process is about to start a worker."""
-    from pytest_areal_eval.conclusion import own_workers
+    from pytest_areal_eval.xdist import own_workers
 
     config = node.config
     _session(config)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_areal_eval.errors import ConfigError, JournalError, UserError
-from pytest_areal_eval.resolution import samples_of, sampling_of
 from pytest_areal_eval.session import EvaluationSession, membership
 
 if TYPE_CHECKING:
@@ -79,17 +78,19 @@ class Run:
         return self.folder
 
     def _make(self, evaluations: Mapping[str, Any] | None) -> None:
+        from pytest_areal_eval.description import describe_session
         from pytest_areal_eval.journal import Journal, RunFolder
 
         history = self.evaluations.history
         if self._resumed is not None and history is not None:
             self.folder = self._resumed
-            said = self._describe()
+            said = describe_session(self.config, self.evaluations.settings, self.started_at)
             again = {name: said[name] for name in ("started_at", "command_line", "git", "versions", "machine")}
             before = history.info.get("resumed", [])
             self._info = dict(history.info) | {"status": "started", "resumed": [*before, again]}
         else:
-            self._info = self._describe() | {"evaluations": evaluations or self.describe_evaluations()}
+            said = describe_session(self.config, self.evaluations.settings, self.started_at)
+            self._info = said | {"evaluations": evaluations or self.describe_evaluations()}
             self.folder = RunFolder.create(self.results_dir, name_hint=self._name_hint())
             if history is not None:
                 self._info["rescored_from"] = history.path.name
@@ -253,53 +254,13 @@ class Run:
         source = settings.get("replay") or (models[0] if models else "run")
         return Path(source).stem if settings.get("replay") else Path(source).resolve().name
 
-    def _describe(self) -> dict[str, Any]:
-        from pytest_areal_eval.journal import SCHEMA, command_line, git_state, machine, versions
-
-        settings = self.evaluations.settings
-        return {
-            "schema": SCHEMA,
-            "status": "started",
-            "started_at": self.started_at,
-            "command_line": command_line(["pytest", *self.config.invocation_params.args]),
-            "settings": {"given": dict(settings.given), "ini": dict(settings.ini), "yaml": dict(settings.yaml)},
-            "git": git_state(self.config.rootpath),
-            "versions": versions(),
-            "machine": machine(),
-            "models": {},
-        }
-
     def describe_evaluations(self) -> dict[str, Any]:
         """What each evaluation is: its data, its sampling, its workflow and reward."""
-        return {group.name: self._describe_group(group) for group in self.evaluations.groups.values()}
+        from pytest_areal_eval.description import describe_group
 
-    def _describe_group(self, group: Any) -> dict[str, Any]:
-        import dataclasses
-
-        from pytest_areal_eval.identity import identity_of
-        from pytest_areal_eval.journal import dataset_identity
-        from pytest_areal_eval.workflows.base import describe_workflow
-
-        spec, settings = group.plan.spec, self.evaluations.settings
-        function = group.plan.function
-        own = f"{function.__module__}.{function.__qualname__}"
-        return {
-            "node": group.key,
-            "model": group.model,
-            "gates": [str(gate) for row in self.rows() if row.key == group.key for gate in row.gates],
-            "dataset": dataset_identity(group.plan.data),
-            "n_selected": len(group.items),
-            "n_planned": len(group.plan.selected),
-            "n_total": len(group.plan.ids),
-            "n_samples": samples_of(group, settings),
-            "sampling": dataclasses.asdict(sampling_of(group, settings)),
-            "workflow": own if group.plan.is_async else describe_workflow(spec.workflow or "RLVRWorkflow"),
-            "reward_fn": None if spec.reward_fn is None else describe_workflow(spec.reward_fn),
-            "template": {**spec.template_kwargs, "enable_thinking": spec.enable_thinking},
-            "pass_mark": spec.pass_mark,
-            "strict": group.plan.strict,
-            "identity": identity_of(group, settings),
-        }
+        gates = {row.key: [str(gate) for gate in row.gates] for row in self.rows()}
+        groups, settings = self.evaluations.groups.values(), self.evaluations.settings
+        return {group.name: describe_group(group, settings) | {"gates": gates.get(group.key, [])} for group in groups}
 
     def describe_model(self, model: str | None) -> None:
         """Add a checkpoint's identity to ``run.json``; reads its files, so better while its servers start."""

@@ -15,12 +15,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_areal_eval.api import Episode, EpisodeStatus, GenerationHyperparameters, Rollout
 from pytest_areal_eval.errors import ArealEvalError, ConfigError, UserError
+from pytest_areal_eval.models import short_names
 from pytest_areal_eval.options import Settings
 from pytest_areal_eval.parametrize import ITEM, MODEL, ItemParam, Plan, Planner
 from pytest_areal_eval.resolution import build_workflow, samples_of, sampling_of, template_of, time_limit_of
@@ -43,10 +45,12 @@ class Group:
 
     Attributes:
         key: node id of its tests without the item.
-        name: function name with the parameters, for the table.
+        name: for tables and the journal: the function's name with the parameters and the model.
+        evaluation: the same without the model.
         plan: the marked function with its data.
         params: values of the other ``parametrize`` arguments.
         model: the checkpoint, where there are several.
+        model_name: its short name.
         items: the selected tests, in collection order.
         started: whether its items were handed to a controller.
         controller: that one.
@@ -59,9 +63,11 @@ class Group:
 
     key: str
     name: str
+    evaluation: str
     plan: Plan
     params: Mapping[str, Any]
     model: str | None
+    model_name: str = ""
     items: list[pytest.Function] = field(default_factory=list)
     started: bool = False
     controller: RolloutController | None = None
@@ -142,16 +148,22 @@ class EvaluationSession:
                 item.stash[_MEMBERSHIP] = (group, param)
 
     def _group_of(self, item: pytest.Function, param: ItemParam) -> Group:
-        params = {name: value for name, value in item.callspec.params.items() if name not in (ITEM, MODEL)}
         before = item.callspec.id[: -len(param.id)].rstrip("-")
-        suffix = f"[{before}]" if before else ""
-        function = item.originalname
-        base = item.nodeid[: len(item.nodeid) - len(item.name)]
-        key = f"{base}{function}{suffix}"
+        function = item.nodeid.removesuffix(item.name) + item.originalname
+        key = f"{function}{_bracketed(before)}"
         if key not in self.groups:
+            params = {name: value for name, value in item.callspec.params.items() if name not in (ITEM, MODEL)}
             model = str(item.callspec.params[MODEL]) if MODEL in item.callspec.params else None
-            self.groups[key] = Group(key, f"{function}{suffix}", param.plan, params, model)
+            short = self._short_names[model] if model is not None else ""
+            title = self.planner.title(function)
+            evaluation = title + _bracketed(before.removesuffix(short).rstrip("-"))
+            self.groups[key] = Group(key, f"{title}{_bracketed(before)}", evaluation, param.plan, params, model, short)
         return self.groups[key]
+
+    @cached_property
+    def _short_names(self) -> Mapping[str, str]:
+        models = self.settings.get("model", [])
+        return dict(zip(models, short_names(models), strict=True))
 
     # -- handing them to a controller -------------------------------------------------------------------------------
 
@@ -387,6 +399,10 @@ class EvaluationSession:
         if ticket is not None and ticket.task_id == rollout.task_id:
             ticket.rollout = rollout
             item.stash[_MEMBERSHIP][0].ready.append(item)
+
+
+def _bracketed(text: str) -> str:
+    return f"[{text}]" if text else ""
 
 
 class _Starting:

@@ -179,6 +179,26 @@ class Worker:
         return None if concurrency is None else math.ceil(concurrency / self.workers)
 
 
+def own_workers(config: pytest.Config, conclusion: Conclusion) -> Owner:
+    """The xdist owner of a controlling process, made with its first worker.
+
+    Raises:
+        pytest.UsageError: an option cannot work.
+    """
+    if conclusion.owner is None:
+        from pytest_areal_eval.backends import check_options
+
+        settings = conclusion.evaluations.settings
+        try:
+            check_options(settings)
+        except UserError as error:
+            raise pytest.UsageError(str(error)) from error
+        if len(settings.get("model", [])) > 1:
+            raise pytest.UsageError("several --model with -n: give one --model, or leave -n out")
+        conclusion.owner = Owner(config, conclusion)
+    return conclusion.owner
+
+
 def endpoints_of(answer: Mapping[str, Any]) -> list[Endpoint]:
     """The replicas' addresses in the owner's answer."""
     return [Endpoint(**endpoint) for endpoint in answer["endpoints"]]
@@ -186,7 +206,19 @@ def endpoints_of(answer: Mapping[str, Any]) -> list[Endpoint]:
 
 def row_to_dict(row: Row) -> dict[str, Any]:
     """What the owner must know of a row before any result of it."""
-    names = ("key", "name", "file", "n_samples", "n_selected", "n_planned", "n_total", "pass_mark", "shard")
+    names = (
+        "key",
+        "name",
+        "evaluation",
+        "model",
+        "file",
+        "n_samples",
+        "n_selected",
+        "n_planned",
+        "n_total",
+        "pass_mark",
+        "shard",
+    )
     return {name: getattr(row, name) for name in names} | {"gates": [str(gate) for gate in row.gates]}
 
 

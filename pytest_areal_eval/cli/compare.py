@@ -70,11 +70,12 @@ def _decide(
     """Decide the gates that were given, say each, and refuse one that names no compared evaluation."""
     from pytest_areal_eval.errors import UserError
     from pytest_areal_eval.report.comparison import baseline_of
+    from pytest_areal_eval.report.scoreboard import names_of
     from pytest_areal_eval.stats import decide, split_gate_option
 
     compared = {c.name: c.baseline_name for c in comparisons}
     for name, gate in map(split_gate_option, arguments.gate):
-        names = [known for known in compared if name in ("*", known, known.partition("[")[0])]
+        names = [known for known in compared if name == "*" or name in names_of(known)]
         if not names:
             raise UserError(
                 f"--gate={name}:{gate}: no compared evaluation is named {name!r}", f"There are: {', '.join(compared)}."

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_areal_eval.errors import ConfigError
 from pytest_areal_eval.report.scoreboard import Row, Scoreboard
-from pytest_areal_eval.stats import Baseline, Gate, Verdict, decide
+from pytest_areal_eval.stats import Baseline, Verdict, decide
 from pytest_areal_eval.stats.verdicts import Policy
 
 Outcome = Literal["passed", "failed", "skipped"]
@@ -65,12 +65,6 @@ def decide_gates(
             _report(session, found)
             decided.append(found)
     return decided
-
-
-def gates_for(name: str, key: str, decorated: list[Gate], optional: list[tuple[str, Gate]]) -> list[Gate]:
-    """The decorator's gates and those options that name the evaluation, its function, its node id or everything."""
-    names = {"*", name, name.partition("[")[0], key}
-    return list(dict.fromkeys([*decorated, *(gate for wanted, gate in optional if wanted in names)]))
 
 
 def _report(session: pytest.Session, found: Decided) -> None:

@@ -152,6 +152,8 @@ def _evaluation(
     row = Row(
         key=key,
         name=name,
+        evaluation=str(described.get("evaluation", name)),
+        model=str(described.get("model_name", "")),
         file=key.partition("::")[0],
         gates=_gates(name, described, info),
         n_samples=n_samples,

@@ -24,6 +24,8 @@ class Row:
     Attributes:
         key: node id of its tests without the item.
         name: for the table.
+        evaluation: the same without the model, where there are several.
+        model: the model's short name, where there are several.
         file: path of the test file, for the gates' location.
         gates: its conditions.
         n_samples: episodes for each item.
@@ -40,6 +42,8 @@ class Row:
 
     key: str
     name: str
+    evaluation: str
+    model: str
     file: str
     gates: Sequence[Gate]
     n_samples: int
@@ -54,6 +58,11 @@ class Row:
     ended_at: float = 0.0
     xfail_reason: str | None = None
     _summary: tuple[int, Summary] | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def names(self) -> set[str]:
+        """What a gate may call it."""
+        return {self.key, *names_of(self.name), *names_of(self.evaluation)}
 
     def summary(self) -> Summary:
         """Its numbers so far; computed once for each state of the results."""
@@ -81,6 +90,12 @@ class Row:
         if len(self.results) < self.n_planned:
             return f"{len(self.results)} of {self.n_planned} items were reported"
         return None
+
+
+def names_of(name: str) -> set[str]:
+    """An evaluation's name, without its parameters, and without its file."""
+    bare = name.partition("[")[0]
+    return {name, bare, bare.rpartition("::")[2]}
 
 
 _ONLY_WORD: dict[str, dict[str, Any]] = {word: {"word": word} for word in ("", "missed")}

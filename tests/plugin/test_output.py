@@ -60,7 +60,7 @@ def test_plain():
     ours = {name for name in sys.modules if name.startswith("pytest_areal_eval")}
     assert not heavy & set(sys.modules)
     assert ours <= {"pytest_areal_eval." + name for name in (
-        "plugin", "fixtures", "options", "errors", "session", "parametrize", "decorator", "api", "resolution")
+        "plugin", "fixtures", "options", "declarations", "errors", "session", "parametrize", "decorator", "api", "resolution")
     } | {"pytest_areal_eval"}
 """
     made = suite(source=source)
