@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,12 @@ class AgentHosts:
         self._few = FEW if ref.takes_address else 1
         self._turns = None if ref.takes_address else asyncio.Semaphore(most)
 
-    async def run(self, job: Job) -> Any:
+    async def run(self, job: Job, waiting: AbstractContextManager[None]) -> Any:
         """Run the agent once.
+
+        Args:
+            job: what it works on.
+            waiting: entered while all processes are taken.
 
         Returns:
             A number, or a dict of numbers and texts.
@@ -77,8 +82,14 @@ class AgentHosts:
         Raises:
             AgentError: it raised, returned something else, or its process ended.
         """
-        async with self._turns or contextlib.nullcontext():
+        if self._turns is None:
             return await self._idlest().run(job)
+        with waiting:
+            await self._turns.acquire()
+        try:
+            return await self._idlest().run(job)
+        finally:
+            self._turns.release()
 
     async def close(self) -> None:
         """End the processes and wait for them."""
@@ -92,8 +103,9 @@ class AgentHosts:
 
     def _idlest(self) -> _Host:
         self._hosts = [host for host in self._hosts if not host.ended.done()]
-        host = min(self._hosts, key=lambda h: h.load, default=None)
-        if host is None or (host.load >= self._few and len(self._hosts) < self._most):
+        usable = [host for host in self._hosts if not host.killed]
+        host = min(usable, key=lambda h: h.load, default=None)
+        if host is None or (host.load >= self._few and len(usable) < self._most):
             host = _Host(self._ref, self._warn)
             self._hosts.append(host)
         return host
@@ -103,6 +115,7 @@ class _Host:
     """One process, and the jobs that run in it."""
 
     def __init__(self, ref: AgentRef, warn: Callable[[str], None]) -> None:
+        self.killed = False
         self._ref = ref
         self._warn = warn
         self._jobs: dict[int, asyncio.Future[Any]] = {}
@@ -139,13 +152,17 @@ class _Host:
         try:
             return await future
         except asyncio.CancelledError:
-            self._send((number, None))
+            if self._ref.takes_address:
+                self._send((number, None))
+            else:  # alone in its process, and perhaps in a blocking call that hears nothing
+                self.kill()
             raise
         finally:
             self._jobs.pop(number, None)
 
     def kill(self) -> None:
         """End the process and its group; from any thread."""
+        self.killed = True
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -193,6 +210,8 @@ class _Host:
             future.set_result(message["returned"])
 
     def _note(self, blocked: Blocked) -> None:
+        if not self._ref.takes_address:
+            return  # it is alone in its process, so it may
         if self._blocked is None:
             self._warn(f"{self._who(blocked)}: the {self.load - 1} others of its process wait")
         self._blocked = blocked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,6 +148,10 @@ class EpisodeEngine:
     def text(self, response: ModelResponse) -> str:
         """What an answer says."""
         return answer_text(response, self.tokenizer)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """While the episode waits for its turn at something that is taken, its time limit stands still."""
+        return self._clock.stopped()
 
     def get_version(self) -> int:
         """0: a checkpoint under evaluation does not change."""

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.errors import ArealEvalError, ConfigError
 
+if TYPE_CHECKING:
+    from pytest_areal_eval.workflows.agent import AgentOptions
 
-def resolve_workflow(workflow: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
+
+def resolve_workflow(
+    workflow: Any, kwargs: Mapping[str, Any] | None = None, *, agents: AgentOptions | None = None
+) -> Any:
     """Build the workflow once, so that all episodes share it.
 
     Args:
@@ -17,6 +23,7 @@ def resolve_workflow(workflow: Any, kwargs: Mapping[str, Any] | None = None) -> 
             function ``(engine, item)``, an agent (an object with ``async run(data, **extra_kwargs)``) or its class, or
             the dotted name of any of these.
         kwargs: the constructor's arguments, for a class.
+        agents: how an agent runs; one that comes as an ``AgentWorkflow`` says so itself.
 
     Raises:
         ConfigError: the name cannot be imported, an argument is wrong, or the thing is no workflow.
@@ -30,7 +37,7 @@ def resolve_workflow(workflow: Any, kwargs: Mapping[str, Any] | None = None) -> 
         except (ImportError, AttributeError, ValueError) as error:
             raise ConfigError(f"workflow={workflow!r}: {error}") from error
     if is_agent(found):
-        return _agent(found, dict(kwargs or {}), named)
+        return _agent(found, dict(kwargs or {}), named, agents)
     if inspect.isclass(found):
         found = _construct(found, dict(kwargs or {}), named)
     if inspect.iscoroutinefunction(found):
@@ -68,12 +75,12 @@ def is_agent(thing: Any) -> bool:
     return callable(getattr(thing, "run", None)) and not hasattr(thing, "arun_episode")
 
 
-def _agent(found: Any, kwargs: dict[str, Any], named: str) -> Any:
-    from pytest_areal_eval.workflows.agent import AgentWorkflow
+def _agent(found: Any, kwargs: dict[str, Any], named: str, options: AgentOptions | None) -> Any:
+    from pytest_areal_eval.workflows.agent import AgentOptions, AgentWorkflow
 
     if inspect.isclass(found):
         _construct(found, kwargs, named)  # so that wrong arguments are one message, before any episode
-    return AgentWorkflow(found, kwargs)
+    return AgentWorkflow(found, kwargs, **asdict(options or AgentOptions()))
 
 
 def _construct(cls: type, kwargs: dict[str, Any], named: str) -> Any:

@@ -17,7 +17,7 @@ from pytest_areal_eval.api import Episode, EpisodeStatus, GenerationHyperparamet
 from pytest_areal_eval.controller import ControllerSettings, Event, RolloutController
 from pytest_areal_eval.errors import ConfigError
 from pytest_areal_eval.rewards.processes import descendants
-from pytest_areal_eval.workflows.agent import AgentWorkflow
+from pytest_areal_eval.workflows.agent import AgentOptions, AgentWorkflow
 from pytest_areal_eval.workflows.base import resolve_workflow
 
 pytest.importorskip("openai")
@@ -71,6 +71,50 @@ def test_the_evaluations_sampling_holds_where_the_agent_is_silent() -> None:
     assert (silent.greedy, silent.max_new_tokens, silent.top_p) == (True, 77, 0.9)
     assert (outspoken.greedy, outspoken.temperature, outspoken.max_new_tokens) == (False, 0.5, 5)
     assert (outspoken.top_p, outspoken.stop) == (0.9, ["x"])
+
+
+def test_as_areals_subproc_an_agent_finds_its_address_in_its_environment() -> None:
+    workflow = resolve_workflow(sdk_agents.Either, agents=AgentOptions(mode="environment"))
+    assert [e.metrics["keywords"] for e in run(workflow)] == [0]
+    assert [e.metrics["keywords"] for e in run(sdk_agents.Either)] == [3]
+
+
+@pytest.mark.parametrize(("processes", "together"), [(None, 6), (2, 2)])
+def test_agents_with_a_process_each_are_as_many_as_episodes_in_flight(processes: int | None, together: int) -> None:
+    """AReaL has four of them at a time, whatever the concurrency; a synchronous client blocks none but itself."""
+    arrived = asyncio.Semaphore(0)
+
+    async def answer(request: ModelRequest) -> str:
+        arrived.release()
+        if engine.in_flight == together:
+            await asyncio.sleep(0.2)  # more would arrive now
+        while engine.peak < together:
+            await asyncio.sleep(0.01)
+        return "42"
+
+    engine = LocalEngine(answer)
+    episodes = run(AgentWorkflow(sdk_agents.Blocking, processes=processes), *"abcdef", engine=engine)
+    assert [e.reward for e in episodes] == [1.0] * 6, [e.error for e in episodes]
+    assert engine.peak == together
+
+
+def test_a_blocked_agent_with_a_process_of_its_own_is_ended_at_its_time_limit_alone() -> None:
+    async def answer(request: ModelRequest) -> str:
+        if "hang" in str(request.messages):
+            await asyncio.sleep(60)
+        return "42"
+
+    agent = AgentWorkflow(sdk_agents.Blocking, processes=1)
+    engine = LocalEngine(answer)
+    first, second = run(agent, "hang", "go on", engine=engine, timeout_s=4.0)
+    assert (first.status, second.status) == (EpisodeStatus.TIMEOUT, EpisodeStatus.SCORED), second.error
+
+
+def test_a_configured_limit_of_tokens_cuts_the_agents_requests() -> None:
+    engine = LocalEngine()
+    run(AgentWorkflow(sdk_agents.Chat, max_tokens=20), engine=engine, gconfig=GenerationHyperparameters(max_tokens=50))
+    run(AgentWorkflow(sdk_agents.Chat, max_tokens=99), engine=engine, gconfig=GenerationHyperparameters(max_tokens=50))
+    assert [request.gconfig.max_tokens for request in engine.requests] == [20, 50]
 
 
 def test_the_last_answer_that_has_a_reward_counts() -> None:

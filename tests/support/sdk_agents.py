@@ -81,6 +81,29 @@ class Environment:
         return float(reply.choices[0].message.content == data["answer"])
 
 
+class Blocking(Environment):
+    """A synchronous client in ``async def``: it blocks its process until the model answers."""
+
+    async def run(self, data: dict[str, Any]) -> float:
+        from openai import OpenAI
+
+        with OpenAI(max_retries=0) as client:
+            ask = {"model": "default", "messages": [{"role": "user", "content": data["q"]}]}
+            reply = client.chat.completions.create(**ask)
+        return float(reply.choices[0].message.content == data["answer"])
+
+
+class Either(Agent):
+    """Says where it found the address: among its keywords, or in the environment."""
+
+    async def run(self, data: dict[str, Any], **where: Any) -> dict[str, float]:
+        from openai import AsyncOpenAI
+
+        async with AsyncOpenAI(**where, max_retries=0) as client:
+            await client.chat.completions.create(model="m", messages=[{"role": "user", "content": data["q"]}])
+        return {"reward": 1.0, "keywords": len(where), "process": os.getpid()}
+
+
 class Broken(Agent):
     """Does what ``how`` says instead of working."""
 
