@@ -82,14 +82,13 @@ def test_as_areals_subproc_an_agent_finds_its_address_in_its_environment() -> No
 @pytest.mark.parametrize(("processes", "together"), [(None, 6), (2, 2)])
 def test_agents_with_a_process_each_are_as_many_as_episodes_in_flight(processes: int | None, together: int) -> None:
     """AReaL has four of them at a time, whatever the concurrency; a synchronous client blocks none but itself."""
-    arrived = asyncio.Semaphore(0)
+    all_here = asyncio.Event()
 
     async def answer(request: ModelRequest) -> str:
-        arrived.release()
         if engine.in_flight == together:
             await asyncio.sleep(0.2)  # more would arrive now
-        while engine.peak < together:
-            await asyncio.sleep(0.01)
+            all_here.set()
+        await asyncio.wait_for(all_here.wait(), 30)
         return "42"
 
     engine = LocalEngine(answer)
