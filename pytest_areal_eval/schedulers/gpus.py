@@ -5,21 +5,16 @@ Invariant: tokens stay strings, and a mask that is set is final: what it hides i
 
 from __future__ import annotations
 
-import re
-import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_areal_eval.errors import ConfigError, SchedulerError
-from pytest_areal_eval.schedulers import locks
+from pytest_areal_eval.schedulers import locks, nvidia
 
-NVIDIA_SMI = ("nvidia-smi", "-L")
-NVIDIA_SMI_LIMIT_S = 5.0
+Pairs = Sequence[tuple[str, str]]
 
-_GPU = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[^)]+)\)")
-_MIG = re.compile(r"\s+MIG .*\(UUID: (MIG-[^)]+)\)")
 _END_OF_MASK = {"-1", "NoDevFiles", "none", "void"}
 
 
@@ -57,10 +52,10 @@ def visible(mask: str | None, origin: str = "CUDA_VISIBLE_DEVICES") -> Visible:
     """
     if mask is not None and not tokens_of(mask):
         return Visible((), f"{origin}={mask!r}")
-    listing, trouble = _nvidia_smi()
+    listing = nvidia.devices()
     if mask is not None:
-        return Visible(named(tokens_of(mask), listing), f"{origin}={mask!r}")
-    return Visible(listed(listing), trouble or "nvidia-smi -L", by_bus_order=True)
+        return Visible(named(tokens_of(mask), listing.pairs), f"{origin}={mask!r}")
+    return Visible(listed(listing.pairs), listing.source, by_bus_order=True)
 
 
 def take(visible: Visible, count: int, lock_folder: Path, holder: str, held: ExitStack) -> dict[str, locks.Lock]:
@@ -112,9 +107,9 @@ def tokens_of(mask: str) -> tuple[str, ...]:
     return tuple(tokens)
 
 
-def named(tokens: Iterable[str], listing: str) -> tuple[Gpu, ...]:
+def named(tokens: Iterable[str], pairs: Pairs) -> tuple[Gpu, ...]:
     """The devices that tokens name; the UUID is the token itself where the listing does not know it."""
-    known = dict(_pairs(listing))
+    known = dict(pairs)
     found: dict[str, Gpu] = {}
     for token in tokens:
         by_prefix = [uuid for uuid in known.values() if uuid.startswith(token) and token.startswith("GPU-")]
@@ -128,37 +123,11 @@ def named(tokens: Iterable[str], listing: str) -> tuple[Gpu, ...]:
     return tuple(found.values())
 
 
-def listed(listing: str) -> tuple[Gpu, ...]:
-    """The devices of ``nvidia-smi -L``: a GPU by its index, or its MIG slices by their UUIDs where it is cut up."""
+def listed(pairs: Pairs) -> tuple[Gpu, ...]:
+    """All devices: a GPU by its index, or its MIG slices by their UUIDs where it is cut up."""
     found: list[Gpu] = []
-    for token, uuid in _pairs(listing):
+    for token, uuid in pairs:
         if token.startswith("MIG-") and found and not found[-1].token.startswith("MIG-"):
             found.pop()  # the first slice: CUDA cannot use the whole GPU beside it
         found.append(Gpu(token, uuid))
     return tuple(found)
-
-
-def _pairs(listing: str) -> list[tuple[str, str]]:
-    pairs: list[tuple[str, str]] = []
-    for line in listing.splitlines():
-        if gpu := _GPU.match(line):
-            pairs.append((gpu[1], gpu[2]))
-        elif mig := _MIG.match(line):
-            pairs.append((mig[1], mig[1]))
-    return pairs
-
-
-def _nvidia_smi() -> tuple[str, str]:
-    """What ``nvidia-smi -L`` prints, or why it says nothing."""
-    command = " ".join(NVIDIA_SMI)
-    try:
-        done = subprocess.run(
-            NVIDIA_SMI, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=NVIDIA_SMI_LIMIT_S
-        )
-    except FileNotFoundError:
-        return "", "no nvidia-smi on PATH"
-    except subprocess.TimeoutExpired:
-        return "", f"{command} gave no answer in {NVIDIA_SMI_LIMIT_S:g} s"
-    if done.returncode != 0:
-        return "", f"{command} exited with {done.returncode}: {(done.stdout + done.stderr).strip()}"
-    return done.stdout, ""

@@ -65,7 +65,7 @@ class LocalScheduler:
     Args:
         log_dir: folder of the instances' logs, ``<name>.<attempt>.log``; made if missing.
         gpus: the devices to use, as CUDA_VISIBLE_DEVICES tokens; by default what that variable names, else all that
-            ``nvidia-smi -L`` lists.
+            NVIDIA's driver lists.
         lock_dir: folder where runs on this machine keep their locks; by default one per user.
     """
 
@@ -208,7 +208,7 @@ class LocalScheduler:
         env |= {name: _fill(value, values) for name, value in spec.env.items()}
         env |= {processes.MARK: values["{nonce}"], "CUDA_VISIBLE_DEVICES": ",".join(gpus)}
         if gpus and self._gpus().by_bus_order:
-            env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as nvidia-smi counts; CUDA's own order is by speed
+            env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as the driver counts; CUDA's own order is by speed
         return env
 
     def _status(self, handle: Handle, oom: bool) -> Status:

@@ -27,7 +27,7 @@ from support.scheduler_contract import (
 from support.waiting import pids_in, until
 
 from pytest_areal_eval.errors import CannotFit, ConfigError, SchedulerError
-from pytest_areal_eval.schedulers import gpus, locks, ports, postmortem, processes, supervise
+from pytest_areal_eval.schedulers import gpus, locks, nvidia, ports, postmortem, processes, supervise
 from pytest_areal_eval.schedulers.base import Handle, InstanceSpec, Lost, Shape, State
 from pytest_areal_eval.schedulers.local import LocalScheduler
 
@@ -117,6 +117,7 @@ class TestGpus:
         self.smi = tmp_path / "bin" / "nvidia-smi"
         self.smi.parent.mkdir()
         monkeypatch.setenv("PATH", f"{self.smi.parent}:/usr/bin:/bin")
+        monkeypatch.setitem(sys.modules, "pynvml", None)  # not installed
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def says(self, listing: str, status: int = 0, first: str = "") -> None:
@@ -177,7 +178,7 @@ class TestGpus:
 
     def test_a_hanging_nvidia_smi_is_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.says(TWO_GPUS, first="exec sleep 60")
-        monkeypatch.setattr(gpus, "NVIDIA_SMI_LIMIT_S", 0.2)
+        monkeypatch.setattr(nvidia, "SMI_LIMIT_S", 0.2)
         assert gpus.visible(None).source == "nvidia-smi -L gave no answer in 0.2 s"
 
     def test_replicas_get_gpus_of_their_own(self, tmp_path: Path) -> None:
