@@ -1,9 +1,10 @@
 """What pytest costs over a bare client on a real vLLM or SGLang, and how idle the GPU is meanwhile.
 
-One server is started as the plugin starts it.  Then ``pytest evals/test_gsm8k.py`` and a bare aiohttp client send the
-same requests (ids, seeds, limits) to it in turn, at the same concurrency.  pytest's time runs from its first request to
-the exit of the process: grading, journal, reports and table included.  What is before that, mostly the import
-of torch for the tokenizer, passes while a server starts; where pytest attaches, it stands in a column of its own.
+One server is started as the plugin starts it, and warmed up.  Then ``pytest evals/test_gsm8k.py`` and a bare aiohttp
+client send the same requests (ids, seeds, limits) to it in turn, at the same concurrency.  pytest's time runs from its
+first request to the exit of the process: grading, journal, reports and table included.  A last, short run lets pytest
+start a server by itself: from the server being ready to the first request goes into the ratio too, and what pytest's
+start adds to the server's own has a column of its own.
 
 python benchmarks/engines_gpu.py --engine=vllm --engine-python=ENV/bin/python --data=gsm8k/test.jsonl --out=vllm.json
 """
@@ -15,6 +16,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -40,6 +42,7 @@ from pytest_areal_eval.schedulers.local import LocalScheduler
 KEY = "ENGINE_BENCHMARK_KEY"
 PATHS = {"vllm": "/v1/completions", "sglang": "/generate", "hf": "/generate"}
 SAMPLE_EVERY_MS = 200
+WARM_UP_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,6 @@ class Sent:
         requests: how many were answered.
         output_tokens: tokens generated.
         gpu_busy: share of the samples' time in which the GPU ran a kernel; None without one.
-        before_s: from the attached engine being ready to the first request.
     """
 
     by: str
@@ -60,24 +62,67 @@ class Sent:
     requests: int
     output_tokens: int
     gpu_busy: float | None = None
-    before_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Start:
+    """A run that started its server.
+
+    Attributes:
+        server_s: from the server's process to its being ready.
+        to_ready_s: from pytest's process to that.
+        to_first_s: from the server being ready to the first request.
+    """
+
+    server_s: float
+    to_ready_s: float
+    to_first_s: float
+
+    @property
+    def added_s(self) -> float:
+        """From pytest's process to the first request, beyond the server's own start."""
+        return self.to_ready_s - self.server_s + self.to_first_s
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one run of pytest left: its ``run.json``, its episodes' rows, and its process's times (``time.time()``)."""
+
+    run: dict[str, Any]
+    episodes: list[dict[str, Any]]
+    began: float
+    ended: float
+
+    @property
+    def first_at(self) -> float:
+        """When the first request left."""
+        return float(min(row["started_at"] for row in self.episodes))
+
+    @property
+    def ready_at(self) -> float:
+        """When the engine was ready."""
+        return float(min(event["at"] for event in self.run["events"] if event["kind"] == "ready"))
 
 
 def main() -> None:
     """Measure one engine."""
     options = _options()
-    started = time.monotonic()
+    passes: list[Sent] = []
     with served(options) as (engine, endpoint):
-        ready_s = time.monotonic() - started
-        passes: list[Sent] = []
+        run_pytest(options, *attached(endpoint), f"--limit={WARM_UP_ROWS}")
         for _ in range(options.rounds):
             sent, journal = by_pytest(options, endpoint)
-            passes.append(sent)
-            passes.append(by_client(options, engine, endpoint, journal))
+            passes += [sent, by_client(options, engine, endpoint, journal)]
             print(passes[-2:], flush=True)
         if options.journal is not None:
             keep_journal(options, endpoint)
-    report = {"engine": options.engine, "model": str(options.model), "ready_s": ready_s, "info": asdict(engine.info)}
+    start = by_itself(options) if options.own_start else None
+    report = {
+        "engine": options.engine,
+        "model": str(options.model),
+        "info": asdict(engine.info),
+        "start": asdict(start),
+    }
     report |= {"concurrency": options.concurrency, "passes": [asdict(sent) for sent in passes], "machine": header()}
     if options.out is not None:
         options.out.write_text(json.dumps(report, indent=1) + "\n")
@@ -87,17 +132,19 @@ def main() -> None:
 def summary(reports: Sequence[Mapping[str, Any]]) -> str:
     """The table of ratios."""
     columns = ["engine", "checkpoint", "C", "requests", "pytest s", "client s", "ratio", "tok/s pytest", "tok/s client"]
+    columns += ["GPU idle pytest", "GPU idle client", "ready to first request s", "server's start s", "pytest adds s"]
     rows = []
     for report in reports:
-        passes = [Sent(**sent) for sent in report["passes"]]
+        passes, start = [Sent(**sent) for sent in report["passes"]], report["start"] and Start(**report["start"])
         ours, bare = ([sent for sent in passes if sent.by == by] for by in ("pytest", "client"))
         wall, bare_wall = mean(s.wall_s for s in ours), mean(s.wall_s for s in bare)
+        wall += start.to_first_s if start else 0
         rates = [f"{sum(s.output_tokens for s in some) / sum(s.wall_s for s in some):,.0f}" for some in (ours, bare)]
         row = [report["engine"], Path(report["model"]).name, report["concurrency"], ours[0].requests]
-        idle = [_idle(some) for some in (ours, bare)]
-        before = f"{mean(s.before_s for s in ours):.1f}"
-        rows.append([*row, f"{wall:.1f}", f"{bare_wall:.1f}", f"{wall / bare_wall:.3f}", *rates, *idle, before])
-    return table([*columns, "GPU idle pytest", "GPU idle client", "attach s"], rows)
+        row += [f"{wall:.1f}", f"{bare_wall:.1f}", f"{wall / bare_wall:.3f}", *rates, _idle(ours), _idle(bare)]
+        times = (start.to_first_s, start.server_s, start.added_s) if start else ()
+        rows.append([*row, *(f"{time_s:.1f}" for time_s in times), *(["-"] * (3 - len(times)))])
+    return table(columns, rows)
 
 
 def _idle(passes: Sequence[Sent]) -> str:
@@ -119,51 +166,71 @@ def served(options: argparse.Namespace) -> Iterator[tuple[Engine, Endpoint]]:
             yield engine, controller.endpoints[0]
 
 
+def attached(endpoint: Endpoint) -> tuple[str, ...]:
+    """Options that lead pytest to a running server."""
+    os.environ[KEY] = endpoint.token
+    return f"--base-url={endpoint.base_url}", f"--api-key-env={KEY}"
+
+
 def by_pytest(options: argparse.Namespace, endpoint: Endpoint) -> tuple[Sent, list[dict[str, Any]]]:
     """One pass of pytest, attached to the server; with its journal's rows."""
-    os.environ[KEY] = endpoint.token
+    with gpu_use() as use:
+        ran = run_pytest(options, *attached(endpoint), *([f"--limit={options.limit}"] if options.limit else []))
+        busy = use(ran.first_at, ran.ended)
+    ends = sorted(row["at"] - ran.first_at for row in ran.episodes)
+    wall_s, tokens = ran.ended - ran.first_at, sum(row["output_tokens"] for row in ran.episodes)
+    print(Counter(row["status"] for row in ran.episodes), f"99 % are done after {ends[int(0.99 * len(ends))]:.1f} s,")
+    print(f"all after {ends[-1]:.1f} s, pytest has ended after {wall_s:.1f} s", flush=True)
+    return Sent("pytest", wall_s, len(ran.episodes), tokens, busy), ran.episodes
+
+
+def by_itself(options: argparse.Namespace) -> Start:
+    """A short run of pytest that starts its server."""
+    settings = {"engine-python": options.engine_python, "backend": options.engine}
+    given = [f"--{name}={value}" for name, value in settings.items() if value]
+    ran = run_pytest(
+        options, *given, *(f"--engine-arg={setting}" for setting in options.engine_arg), f"--limit={WARM_UP_ROWS}"
+    )
+    texts = [event["text"] for event in ran.run["events"] if event["kind"] == "ready"]
+    server_s = float(re.search(r"ready after ([\d.]+) s", texts[0])[1])  # type: ignore[index]
+    return Start(server_s, ran.ready_at - ran.began, ran.first_at - ran.ready_at)
+
+
+def run_pytest(options: argparse.Namespace, *arguments: str) -> Ran:
+    """``pytest evals/test_gsm8k.py`` to its end."""
     with tempfile.TemporaryDirectory() as results:
         command = pytest_command(
             "-q",
             "evals/test_gsm8k.py",
             f"--dataset=test_gsm8k={options.data}",
             f"--model={options.model}",
-            f"--base-url={endpoint.base_url}",
-            f"--api-key-env={KEY}",
             f"--n-samples={options.samples}",
             "--temperature=1",
             f"--max-new-tokens={options.max_new_tokens}",
             f"--max-concurrency={options.concurrency}",
             f"--results-dir={results}",
-            *([f"--limit={options.limit}"] if options.limit else []),
+            *arguments,
         )
-        with gpu_use() as use:
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-            ended = time.time()
+        began = time.time()
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        ended = time.time()
         folders = list(Path(results).glob("*/run.json"))
         if done.returncode not in (0, 1) or not folders:
             raise SystemExit(f"pytest ended with {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}")
         run = json.loads(folders[0].read_text())
         rows = [json.loads(line) for line in (folders[0].parent / "episodes.jsonl").read_text().splitlines()]
-    ready = min(event["at"] for event in run["events"] if event["kind"] == "ready")
     episodes = [row for row in rows if row["kind"] == "episode"]
     failed = [row for row in episodes if EpisodeStatus(row["status"]).kind == "error"]
     if failed:
         raise SystemExit(f"{len(failed)} episodes failed, the first: {failed[0]['error']}")
-    first = min(row["started_at"] for row in episodes)
-    ends = sorted(row["at"] - first for row in episodes)
-    print(Counter(row["status"] for row in episodes), f"99 % are done after {ends[int(0.99 * len(ends))]:.1f} s,")
-    print(f"all after {ends[-1]:.1f} s, pytest has ended after {ended - first:.1f} s", flush=True)
-    tokens = sum(row["output_tokens"] for row in episodes)
-    return Sent("pytest", ended - first, len(episodes), tokens, use(first, ended), first - ready), episodes
+    return Ran(run, episodes, began, ended)
 
 
 def keep_journal(options: argparse.Namespace, endpoint: Endpoint) -> None:
     """Answer ``evals/test_arithmetic.py`` greedily and keep the journal, to compare engines item by item."""
-    os.environ[KEY] = endpoint.token
     with tempfile.TemporaryDirectory() as results:
-        attach = (f"--base-url={endpoint.base_url}", f"--api-key-env={KEY}", f"--results-dir={results}")
-        command = pytest_command("-q", "evals/test_arithmetic.py", f"--model={options.model}", *attach)
+        where = (*attached(endpoint), f"--results-dir={results}")
+        command = pytest_command("-q", "evals/test_arithmetic.py", f"--model={options.model}", *where)
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         print("\n".join(done.stdout.splitlines()[-8:]), flush=True)
         journal = next(Path(results).glob("*/episodes.jsonl"))
@@ -247,6 +314,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--concurrency", type=int, default=256)
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument(
+        "--no-own-start", dest="own_start", action="store_false", help="leave out the run that starts its server"
+    )
     parser.add_argument("--journal", type=Path, help="answer test_arithmetic greedily too, and keep its journal here")
     parser.add_argument("--out", type=Path, help="where the numbers go, as JSON")
     return parser.parse_args()
