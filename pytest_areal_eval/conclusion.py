@@ -68,7 +68,7 @@ class Conclusion:
 
     def header(self) -> list[str]:
         """What runs, on what, and how it samples."""
-        if not self.evaluations.groups or self.config.option.verbose < 0:
+        if not self.evaluations.groups or self.config.option.verbose < 0 or self.run.refused is not None:
             return []
         return header_lines(self.run, self.board)
 
