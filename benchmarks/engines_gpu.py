@@ -121,7 +121,7 @@ def main() -> None:
         "engine": options.engine,
         "model": str(options.model),
         "info": asdict(engine.info),
-        "start": asdict(start),
+        "start": asdict(start) if start else None,
     }
     report |= {"concurrency": options.concurrency, "passes": [asdict(sent) for sent in passes], "machine": header()}
     if options.out is not None:
