@@ -6,16 +6,11 @@ evaluation is needed on a node and Slurm's signals reach the agent itself.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shlex
-import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_areal_eval.errors import CannotFit, SchedulerError
 from pytest_areal_eval.schedulers.base import InstanceSpec, Lost, NodeFree
 from pytest_areal_eval.schedulers.slurm import commands
 from pytest_areal_eval.schedulers.slurm.launcher import Ending, Seen
@@ -24,8 +19,6 @@ from pytest_areal_eval.schedulers.slurm.options import SlurmOptions
 QUERY_PAUSE_S = 2.0
 FREE_PAUSE_S = 10.0
 FORGOTTEN_S = 60.0
-
-_FOR_NOW = ("unable to contact", "timed out", "temporarily", "connection", "job submit limit", "try again")
 
 
 class Jobs:
@@ -62,22 +55,9 @@ class Jobs:
             CannotFit: sbatch refuses it.
             SchedulerError: Slurm cannot take it now.
         """
-        import submitit
+        from pytest_areal_eval.schedulers.slurm.submission import submit
 
-        gang = spec.shape.nodes > 1
-        # A single node's agent takes the place of the batch shell; several need a step, which srun starts.
-        python = f"{'' if gang else 'exec '}{shlex.quote(sys.executable)}"
-        executor = submitit.SlurmExecutor(folder=self._folder, python=python)
-        executor.update_parameters(**self._parameters(key, spec, exclude))
-        try:
-            with _outside_any_job():
-                return str(executor.submit(os.execv, sys.executable, [sys.executable, *agent]).job_id)
-        except submitit.core.utils.FailedJobError as error:
-            raise _refusal(spec.name, str(error)) from error
-        except OSError as error:
-            raise SchedulerError(
-                f"{spec.name} cannot be submitted with its files in {self._folder}: {error}."
-            ) from error
+        return submit(spec.name, agent, self._folder, self._parameters(key, spec, exclude), self._options.given())
 
     def look(self, ids: Sequence[str]) -> dict[str, Seen]:
         """The state of jobs; Slurm is asked every 2 s at most, for all of them at once."""
@@ -154,21 +134,3 @@ class Jobs:
             free, total = sum(node.gpus_free for node in nodes), sum(node.gpus_total for node in nodes)
             self._free = now, f"{self.place} has {free} of {total} GPUs free"
         return self._free[1]
-
-
-def _refusal(name: str, said: str) -> SchedulerError:
-    said = " ".join(line.removeprefix("sbatch: error: ") for line in said.strip().splitlines()) or "no message"
-    if any(word in said.lower() for word in _FOR_NOW):
-        return SchedulerError(f"{name} cannot be submitted now: {said}", "Is Slurm up? scontrol ping")
-    return CannotFit(f"Slurm refuses {name}: {said}", "See what there is: sinfo -o '%P %N %G %c %m %f %l'")
-
-
-@contextlib.contextmanager
-def _outside_any_job() -> Iterator[None]:
-    """Hide the variables of a job that this process runs in; what the person set for sbatch stays."""
-    import submitit
-
-    kept = {k: v for k, v in os.environ.items() if k == "SLURM_CONF" or k.startswith("SBATCH_")}
-    with submitit.helpers.clean_env():
-        os.environ.update(kept)
-        yield

@@ -40,6 +40,12 @@ class SlurmOptions:
     srun_args: tuple[str, ...] = ()
     prefix: tuple[str, ...] = ()
 
+    def given(self) -> list[str]:
+        """What decides whether Slurm takes a job, as it was typed."""
+        chosen = {name: getattr(self, name) for name in ("partition", "account", "qos", "time", "constraint")}
+        typed = [f"--slurm-{name}={value}" for name, value in chosen.items() if value is not None]
+        return [*typed, *(f"--slurm-sbatch-arg={argument}" for argument in self.sbatch_args)]
+
     def further(self) -> Mapping[str, str | bool]:
         """``sbatch_args`` by name.
 
