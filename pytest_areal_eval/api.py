@@ -7,14 +7,17 @@ workflow written for AReaL runs unchanged.  Nothing here imports pytest, torch o
 from __future__ import annotations
 
 import dataclasses
+import logging
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
 StopReason = Literal["stop", "length", "tool_calls", "abort"]
+
+_logger = logging.getLogger(__name__)
 
 TOP_K_OFF = 100_000_000
 """AReaL's value for "no top-k"."""
@@ -55,10 +58,52 @@ class GenerationHyperparameters:
         ids = self.stop_token_ids + [i for i in extra if i is not None and i not in self.stop_token_ids]
         return self.new(stop_token_ids=list(dict.fromkeys(ids)))
 
+    def to_openai_args_dict(
+        self, exclude_args: Collection[str] = (), api_format: str = "completions"
+    ) -> dict[str, Any]:
+        """The arguments of an OpenAI client's call, as AReaL's agents make it.
+
+        What OpenAI's API has no argument for is left out, with a warning in the log where it says something.  Other
+        than AReaL's, a greedy configuration gives temperature 0, and a seed is passed on where the API takes one.
+
+        Args:
+            exclude_args: further fields to leave out, silently.
+            api_format: ``completions`` (chat), ``responses`` or ``openai-agents``.
+
+        Raises:
+            ValueError: ``api_format`` is none of these.
+        """
+        if api_format not in _OPENAI_LENGTH:
+            raise ValueError(f"Unsupported API format: {api_format}; there are {', '.join(_OPENAI_LENGTH)}")
+        names = {"n_samples": "n", "max_new_tokens": _OPENAI_LENGTH[api_format]}
+        kept = {*names, "top_p", "temperature", "stop", "frequency_penalty"}
+        kept |= {"seed"} if api_format == "completions" and self.seed is not None else set()
+        found: dict[str, Any] = {}
+        for entry in dataclasses.fields(self):
+            value = getattr(self, entry.name)
+            if entry.name in exclude_args:
+                continue
+            if entry.name in kept:
+                found[names.get(entry.name, entry.name)] = value
+            elif entry.name != "greedy" and value != getattr(_DEFAULT_SAMPLING, entry.name):
+                _logger.warning("Unsupported arg for openai format: `%s` with value %r", entry.name, value)
+        if self.greedy and "temperature" in found:
+            found["temperature"] = 0.0
+        return found
+
     @property
     def effective_temperature(self) -> float:
         """0.0 when greedy, else the temperature."""
         return 0.0 if self.greedy else self.temperature
+
+
+_DEFAULT_SAMPLING = GenerationHyperparameters()
+_OPENAI_LENGTH = {
+    "completions": "max_completion_tokens",
+    "responses": "max_output_tokens",
+    "openai-agents": "max_tokens",
+}
+"""How each form of OpenAI's API calls the longest answer."""
 
 
 @dataclass
@@ -215,6 +260,7 @@ class Episode:
         error: what went wrong, one paragraph; empty where nothing did.
         traceback: the user's frames of the exception, if any.
         transcript: an agent's calls of the model, in order: messages, content, tool calls, tokens, seconds.
+        stats: what it recorded with ``stats_tracker``: by full key the type, count, sum, minimum and maximum.
     """
 
     evaluation: str = ""
@@ -240,6 +286,7 @@ class Episode:
     error: str = ""
     traceback: str = ""
     transcript: Sequence[Mapping[str, Any]] = ()
+    stats: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def text(self) -> str:

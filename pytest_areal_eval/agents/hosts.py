@@ -28,6 +28,7 @@ from typing import Any
 import pytest_areal_eval
 from pytest_areal_eval.agents.process import HEAD, AgentRef, Job
 from pytest_areal_eval.errors import AgentError
+from pytest_areal_eval.stats.tracker import absorb
 
 FEW = 32
 """Agents in one process before another is started."""
@@ -150,7 +151,7 @@ class _Host:
         self._items[number] = job.item_id
         self._send((number, job))
         try:
-            return await future
+            answer = await future
         except asyncio.CancelledError:
             if self._ref.takes_address:
                 self._send((number, None))
@@ -159,6 +160,10 @@ class _Host:
             raise
         finally:
             self._jobs.pop(number, None)
+        absorb(answer["stats"])
+        if "raised" in answer:
+            raise AgentError(answer["raised"], traceback=answer["traceback"])
+        return answer["returned"]
 
     def kill(self) -> None:
         """End the process and its group; from any thread."""
@@ -204,10 +209,7 @@ class _Host:
         self._items.pop(message["job"], None)
         if future is None or future.done():
             return
-        if "raised" in message:
-            future.set_exception(AgentError(message["raised"], traceback=message["traceback"]))
-        else:
-            future.set_result(message["returned"])
+        future.set_result(message)
 
     def _note(self, blocked: Blocked) -> None:
         if not self._ref.takes_address:

@@ -30,6 +30,8 @@ from pytest_areal_eval.agents.client import HttpClients
 from pytest_areal_eval.api import Score
 from pytest_areal_eval.rewards import processes
 from pytest_areal_eval.rewards.importing import FunctionRef
+from pytest_areal_eval.stats.cells import cells_state
+from pytest_areal_eval.stats.tracker import Trackers, adopt
 from pytest_areal_eval.workflows import context
 
 HEAD = struct.Struct("!I")
@@ -133,11 +135,12 @@ class _Process:
 
     async def _run(self, number: int, job: Job) -> None:
         _job.set(number)
+        recorded = adopt(Trackers())
         try:
             answer: dict[str, Any] = {"returned": plain(await self._call(job))}
         except BaseException as error:  # SystemExit in an agent must not end the others
             answer = _raised(error)
-        self._send(answer | {"job": number})
+        self._send(answer | {"job": number, "stats": cells_state(recorded)})
 
     async def _call(self, job: Job) -> Any:
         context.set(

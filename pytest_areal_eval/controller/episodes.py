@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import time
 import traceback
@@ -24,6 +25,7 @@ from pytest_areal_eval.journal.answers import Answer
 from pytest_areal_eval.rewards.answers import unfinished_thinking
 from pytest_areal_eval.rewards.pool import RewardPool
 from pytest_areal_eval.rewards.values import as_score
+from pytest_areal_eval.stats.cells import cells_state
 from pytest_areal_eval.stats.tracker import Trackers, adopt
 from pytest_areal_eval.workflows import context
 
@@ -147,9 +149,10 @@ async def run_episode(unit: Unit, around: Surroundings) -> Episode:
             place=unit.place,
         )
     )
-    adopt(around.trackers)
+    recorded = adopt(around.trackers)
     outcome = await _outcome(unit, engine)
-    return _episode(unit, engine, outcome, seed, started_at, time.perf_counter() - started)
+    episode = _episode(unit, engine, outcome, seed, started_at, time.perf_counter() - started)
+    return dataclasses.replace(episode, stats=cells_state(recorded)) if recorded else episode
 
 
 def _note(unit: Unit, on_answer: Callable[[Answer, bool], None] | None) -> Note | None:

@@ -26,6 +26,7 @@ from pytest_areal_eval.errors import ArealEvalError, ConfigError, EngineLost, Re
 from pytest_areal_eval.journal.answers import Answer
 from pytest_areal_eval.rewards.pool import RewardPool
 from pytest_areal_eval.schedulers.base import Scheduler
+from pytest_areal_eval.stats.areal import areal_cells
 from pytest_areal_eval.stats.tracker import Trackers
 
 if TYPE_CHECKING:
@@ -221,10 +222,10 @@ class Run:
         self.pool.set_limit((self._settings.max_concurrency or replicas * self._engine.info.concurrency) * (ready > 0))
 
     def _note(self, episode: Episode) -> None:
-        tracker = self.trackers.get("eval-rollout")
-        tracker.scalar(reward=episode.counted_reward, **episode.metrics)
-        accepted = episode.status.kind != "error"
-        self.trackers.get("rollout").scalar(**{"accepted" if accepted else "rejected": 1.0})
+        try:
+            self.trackers.add(areal_cells([episode]))
+        except ValueError as error:  # two workflows use one key
+            self._emit("warning", f"statistics of item {episode.item_id!r} are left out: {error}")
         try:
             self._on_episode(episode)
         except BaseException:

@@ -18,6 +18,7 @@ from typing import Any
 
 from pytest_areal_eval.api import Episode, EpisodeStatus
 from pytest_areal_eval.errors import JournalError
+from pytest_areal_eval.stats.cells import Cell
 
 SCHEMA = 1
 """Raised only when an older reader would misread a line."""
@@ -43,8 +44,9 @@ def episode_to_dict(episode: Episode, extra: Mapping[str, Any] | None = None) ->
     for name in _FIELDS:
         record[name] = getattr(episode, name)
     record["metrics"] = dict(episode.metrics)
-    if not episode.transcript:
-        del record["transcript"]  # most workflows have none
+    for name in ("transcript", "stats"):  # most workflows have none
+        if not record[name]:
+            del record[name]
     if extra:
         record["extra"] = dict(extra)
     return record
@@ -69,9 +71,10 @@ def episode_from_dict(record: Mapping[str, Any]) -> Episode:
         metrics = fields.get("metrics", {})
         fields["metrics"] = {name: _finite(value) for name, value in metrics.items()}
         fields["transcript"] = tuple(fields.get("transcript", ()))
+        fields["stats"] = {name: Cell.read(cell).state() for name, cell in fields.get("stats", {}).items()}
         for name in _FLOATS:
             fields[name] = _finite(fields.get(name, 0.0))
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise JournalError(f"item {item_id!r}, episode {index}: {error}") from None
     return Episode(**fields)
 

@@ -10,7 +10,7 @@ from pytest_areal_eval.stats.estimators import Estimate
 from pytest_areal_eval.stats.gates import Gate, parse_gate, split_gate_option
 from pytest_areal_eval.stats.results import EpisodeResult, ItemResult
 from pytest_areal_eval.stats.summary import Summary, summarize
-from pytest_areal_eval.stats.tabulate_stats import as_areal_stats, tabulate_stats
+from pytest_areal_eval.stats.tabulate_stats import tabulate_stats
 from pytest_areal_eval.stats.tracker import ReduceType, StatsTracker, Trackers
 from pytest_areal_eval.stats.verdicts import Baseline, Verdict, decide
 
@@ -25,7 +25,6 @@ __all__ = [
     "Summary",
     "Trackers",
     "Verdict",
-    "as_areal_stats",
     "decide",
     "parse_gate",
     "split_gate_option",

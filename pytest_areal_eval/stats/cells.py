@@ -91,11 +91,16 @@ def cell_of(values: list[float], reduce_type: ReduceType) -> Cell:
 def add_cell(cells: dict[str, Cell], key: str, new: Cell) -> None:
     """Merge ``new`` into the key's cell; a key that changes its type is a ValueError."""
     cell = cells.setdefault(key, Cell(new.type))
-    if cell.type is not new.type:
-        raise ValueError(f"{key!r} was recorded as {cell.type} before and cannot be {new.type} as well")
+    check_type(key, new, cell.type)
     cell.sum += new.sum
     cell.count += new.count
     cell.min, cell.max = _least(cell.min, new.min), -_least(-cell.max, -new.max)
+
+
+def check_type(key: str, new: Cell, before: ReduceType) -> None:
+    """Raise ValueError where a key that was recorded as ``before`` comes as something else."""
+    if new.type is not before:
+        raise ValueError(f"{key!r} was recorded as {before} before and cannot be {new.type} as well")
 
 
 def export_cells(cells: Mapping[str, Cell]) -> dict[str, float]:

@@ -13,6 +13,7 @@ from typing import Any
 from pytest_areal_eval.api import Episode, EpisodeStatus
 
 _NO_METRICS: Mapping[str, float] = {}
+_NOTHING: Mapping[str, Mapping[str, Any]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class EpisodeResult:
         latency_s: seconds from its start to its end.
         stop_reason: the last response's.
         metrics: further numbers.
+        stats: what its workflow recorded with ``stats_tracker``, as :attr:`Episode.stats`.
 
     Raises:
         ValueError: the reward or a metric is not finite, or the reward contradicts the status.
@@ -41,6 +43,7 @@ class EpisodeResult:
     latency_s: float = 0.0
     stop_reason: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    stats: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: _NOTHING)
 
     def __post_init__(self) -> None:
         if self.status.kind == "scored" and self.reward is None:
@@ -64,6 +67,7 @@ class EpisodeResult:
                 latency_s=episode.latency_s,
                 stop_reason=episode.stop_reason,
                 metrics=dict(episode.metrics),
+                stats=episode.stats or _NOTHING,
             )
         except ValueError as error:
             raise ValueError(f"item {episode.item_id!r}, episode {episode.index}: {error}") from error
@@ -89,6 +93,7 @@ class EpisodeResult:
             "latency_s": self.latency_s,
             "stop_reason": self.stop_reason,
             "metrics": dict(self.metrics),
+            **({"stats": dict(self.stats)} if self.stats else {}),
         }
 
     @classmethod

@@ -1,15 +1,18 @@
 """AReaL's ``stats_tracker``, for workflows that record numbers of their own.
 
 Invariant: merging the states of several trackers gives what one tracker would have recorded, to the last count, sum,
-minimum and maximum.  Scopes belong to the running task, so concurrent episodes do not see each other's.
+minimum and maximum.  Scopes belong to the running task, so concurrent episodes do not see each other's; what an episode
+records is its own until it ends, so that it is kept, counted or dropped with it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
@@ -22,10 +25,14 @@ from pytest_areal_eval.stats.cells import (
     add_cell,
     cell_of,
     cells_state,
+    check_type,
     export_cells,
 )
 
-__all__ = ["ReduceType", "StatsTracker", "Trackers", "adopt", "current", "get", "use"]
+__all__ = ["ReduceType", "StatsTracker", "Trackers", "absorb", "adopt", "current", "get", "use"]
+
+_own: ContextVar[dict[str, Cell] | None] = ContextVar("areal_eval_own_cells", default=None)
+"""What the running episode has recorded; None outside of one."""
 
 
 class StatsTracker:
@@ -33,20 +40,23 @@ class StatsTracker:
 
     Args:
         scope: prefix of every key, such as ``eval-rollout``.
+        types: of the keys of all trackers of a run; None for a tracker of nobody's, which keeps what it is told.
     """
 
-    def __init__(self, scope: str = "") -> None:
+    def __init__(self, scope: str = "", types: dict[str, ReduceType] | None = None) -> None:
         prefix = (scope.strip("/"),) if scope.strip("/") else ()
         # A context variable lives as long as the process; there is one tracker per scope, a handful in all.
         self._scopes: ContextVar[tuple[str, ...]] = ContextVar("areal_eval_scopes", default=prefix)
         self._masks: ContextVar[Mapping[str, Array] | None] = ContextVar("areal_eval_masks", default=None)
         self._cells: dict[str, Cell] = {}
+        self._types = {} if types is None else types
+        self._is_runs = types is not None
         self._lock = threading.Lock()
 
     def scalar(self, **values: Any) -> None:
         """Record one number for each key; exported as the mean, with ``key__count``."""
         for key, value in values.items():
-            self._add(self._full(key), cell_of([float(value)], ReduceType.SCALAR))
+            self._record(self._full(key), cell_of([float(value)], ReduceType.SCALAR))
 
     def denominator(self, **masks: Any) -> None:
         """Record a boolean array for each key: which elements of the arrays that name it count.
@@ -61,7 +71,7 @@ class StatsTracker:
             if mask.values:
                 full = self._full(key)
                 self._masks.set({**(self._masks.get() or {}), full: mask})
-                self._add(full, cell_of([float(x) for x in mask.values if x], ReduceType.SUM))
+                self._record(full, cell_of([float(x) for x in mask.values if x], ReduceType.SUM))
 
     def stat(self, denominator: str, reduce_type: ReduceType | None = None, **arrays: Any) -> None:
         """Record an array for each key, masked by the latest ``denominator`` of that name in this task.
@@ -86,7 +96,7 @@ class StatsTracker:
             if array.shape != mask.shape:
                 raise ValueError(f"{key!r} has shape {array.shape}, its denominator {denominator!r} {mask.shape}")
             kept = [float(x) for x, on in zip(array.values, mask.values, strict=True) if on]
-            self._add(self._full(key), cell_of(kept, reduce_type or ReduceType.AVG_MIN_MAX))
+            self._record(self._full(key), cell_of(kept, reduce_type or ReduceType.AVG_MIN_MAX))
 
     @contextlib.contextmanager
     def scope(self, name: str) -> Iterator[StatsTracker]:
@@ -113,11 +123,35 @@ class StatsTracker:
         try:
             yield
         finally:
-            self._add(f"timeperf/{key}", cell_of([time.perf_counter() - started], ReduceType.SCALAR))
+            self._record(f"timeperf/{key}", cell_of([time.perf_counter() - started], ReduceType.SCALAR))
 
-    def export(self, *, reset: bool = True) -> dict[str, float]:
-        """What was recorded, under AReaL's keys; empties the tracker unless told otherwise."""
-        return export_cells(self._take(reset))
+    def scope_func_wrapper(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """A decorator: what the function, a coroutine function too, records stands under ``name/``."""
+
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(function)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                with self.scope(name):
+                    return function(*args, **kwargs)
+
+            @functools.wraps(function)
+            async def acall(*args: Any, **kwargs: Any) -> Any:
+                with self.scope(name):
+                    return await function(*args, **kwargs)
+
+            return acall if inspect.iscoroutinefunction(function) else call
+
+        return decorate
+
+    def export(self, key: str | None = None, reduce_group: None = None, reset: bool = True) -> dict[str, float]:
+        """What was recorded, under AReaL's keys; empties the tracker unless told otherwise.
+
+        Args:
+            key: this one alone; None: all.
+            reduce_group: None, since nothing here is distributed by torch.
+            reset: whether what is exported is forgotten.
+        """
+        return export_cells(self._take(reset, None if key is None else self._full(key)))
 
     def state(self, *, reset: bool = False) -> State:
         """All that was recorded, JSON-able, for :meth:`merge` elsewhere; infinities and NaN travel as strings."""
@@ -132,16 +166,21 @@ class StatsTracker:
     def _full(self, key: str) -> str:
         return "/".join((*self._scopes.get(), key.strip("/")))
 
-    def _add(self, key: str, new: Cell) -> None:
-        with self._lock:
-            add_cell(self._cells, key, new)
+    def _record(self, key: str, new: Cell) -> None:
+        own = _own.get() if self._is_runs else None
+        self._add(key, new, self._cells if own is None else own)
 
-    def _take(self, reset: bool) -> dict[str, Cell]:
+    def _add(self, key: str, new: Cell, cells: dict[str, Cell] | None = None) -> None:
+        check_type(key, new, self._types.setdefault(key, new.type))
+        with self._lock:
+            add_cell(self._cells if cells is None else cells, key, new)
+
+    def _take(self, reset: bool, key: str | None = None) -> dict[str, Cell]:
         """A copy of the cells, emptied in the same breath so that nothing recorded meanwhile is lost."""
         with self._lock:
-            cells = {key: replace(cell) for key, cell in self._cells.items()}
-            if reset:
-                self._cells.clear()
+            cells = {name: replace(cell) for name, cell in self._cells.items() if key in (None, name)}
+            for name in cells if reset else ():
+                del self._cells[name]
             return cells
 
 
@@ -150,6 +189,7 @@ class Trackers:
 
     def __init__(self) -> None:
         self._trackers: dict[str, StatsTracker] = {}
+        self._types: dict[str, ReduceType] = {}
         self._lock = threading.Lock()
 
     def get(self, scope: str = "") -> StatsTracker:
@@ -157,7 +197,7 @@ class Trackers:
         scope = scope.strip("/")
         with self._lock:
             if scope not in self._trackers:
-                self._trackers[scope] = StatsTracker(scope)
+                self._trackers[scope] = StatsTracker(scope, self._types)
             return self._trackers[scope]
 
     def export_all(self, *, reset: bool = True) -> dict[str, float]:
@@ -171,6 +211,11 @@ class Trackers:
     def merge(self, states: Iterable[State]) -> None:
         """Add what other processes recorded."""
         self.get().merge(states)
+
+    def add(self, cells: Mapping[str, Cell]) -> None:
+        """Add what an episode recorded."""
+        for key, cell in cells.items():
+            self.get()._add(key, cell)
 
     def _take(self, reset: bool) -> dict[str, Cell]:
         with self._lock:
@@ -195,9 +240,23 @@ def use(trackers: Trackers) -> Iterator[Trackers]:
         _current.reset(token)
 
 
-def adopt(trackers: Trackers) -> None:
-    """As :func:`use`, for the rest of this task: nothing is put back, so the task may also end unseen."""
+def adopt(trackers: Trackers) -> Mapping[str, Cell]:
+    """As :func:`use`, for the rest of this task: nothing is put back, so the task may also end unseen.
+
+    Returns:
+        What it and the tasks that it starts record from now on; ``trackers`` get it from whoever adopted them.
+    """
     _current.set(trackers)
+    own: dict[str, Cell] = {}
+    _own.set(own)
+    return own
+
+
+def absorb(state: State) -> None:
+    """Record what was recorded elsewhere on behalf of the running task."""
+    tracker = get()
+    for key, raw in state.items():
+        tracker._record(key, Cell.read(raw))
 
 
 def current() -> Trackers:

@@ -395,7 +395,7 @@ def test_stats_are_means_with_counts_by_areals_keys() -> None:
         stats = controller.export_stats()
         assert stats["eval-rollout/reward"] == 0.25
         assert stats["eval-rollout/reward__count"] == 4
-        assert stats["rollout/accepted__count"] == 4
+        assert (stats["eval-rollout/accepted"], stats["eval-rollout/rejected"]) == (4.0, 0.0)
         assert controller.export_stats() == {}
 
 

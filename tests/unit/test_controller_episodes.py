@@ -324,15 +324,39 @@ def test_episodes_of_an_item_share_nothing_but_the_item() -> None:
 
 def test_a_workflows_own_statistics_reach_export_stats() -> None:
     async def body(engine: EpisodeEngine, item: dict[str, Any]) -> float:
-        tracker.get(context.stat_scope()).scalar(turns=item["turns"])
+        with tracker.get().record_timing("think"):
+            tracker.get(context.stat_scope()).scalar(turns=item["turns"], reward=1.0)
+        if item["turns"] == 6:
+            raise RuntimeError("too many")
         return 1.0
 
     with RolloutController(LocalEngine()) as controller:
         controller.initialize()
-        controller.rollout_batch([{"turns": 2}, {"turns": 4}], body)
+        rollouts = controller.rollout_batch([{"turns": 2}, {"turns": 4}, {"turns": 6}], body)
         stats = controller.export_stats()
-    assert stats["eval-rollout/turns"] == 3.0
-    assert stats["eval-rollout/turns__count"] == 2
+    assert (stats["eval-rollout/turns"], stats["eval-rollout/turns__count"]) == (4.0, 3)
+    assert stats["timeperf/think__count"] == stats["timeperf/episode__count"] == 3
+    # AReaL's workflows record their reward as well; the episode's own counts, once, and an error's is 0.
+    assert (stats["eval-rollout/reward"], stats["eval-rollout/reward__count"]) == (pytest.approx(2 / 3), 3)
+    assert (stats["eval-rollout/accepted"], stats["eval-rollout/rejected"]) == (2.0, 1.0)
+    recorded = rollouts[0].episodes[0].stats["eval-rollout/turns"]
+    assert recorded == {"type": "scalar", "count": 1, "sum": 2.0, "min": 2.0, "max": 2.0}
+
+
+def test_a_key_that_two_workflows_use_differently_stops_nothing() -> None:
+    async def body(engine: EpisodeEngine, item: dict[str, Any]) -> Any:
+        if item["kind"] == "own":
+            tracker.get("eval-rollout").denominator(length=[True])
+            return 1.0
+        return {"reward": 1.0, "length": 3.0}
+
+    warnings: list[str] = []
+    with RolloutController(LocalEngine(), on_event=lambda event: warnings.append(event.text)) as controller:
+        controller.initialize()
+        for kind in ("own", "metric"):
+            controller.rollout_batch([{"kind": kind}], body, item_id=kind)
+        assert controller.failure is None
+    assert any("item 'metric'" in text and "'eval-rollout/length' was recorded as" in text for text in warnings)
 
 
 def test_counts_are_summed_over_an_episodes_requests() -> None:

@@ -77,6 +77,7 @@ def test_every_field_of_an_episode_comes_back() -> None:
         for field in dataclasses.fields(Episode)
     }
     values |= {"status": EpisodeStatus.TRUNCATED, "metrics": {"a": 0.5}, "transcript": ({"content": "x"},)}
+    values["stats"] = {"eval-rollout/a": {"type": "sum", "count": 1, "sum": 2.0, "min": 2.0, "max": 2.0}}
     assert None not in values.values()
     episode = Episode(**values)
     assert round_trip(episode) == episode

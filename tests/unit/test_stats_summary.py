@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_areal_eval.api import EpisodeStatus
-from pytest_areal_eval.stats import EpisodeResult, ItemResult, Summary, as_areal_stats, summarize
+from pytest_areal_eval.stats import EpisodeResult, ItemResult, Summary, summarize
 
 S = EpisodeStatus
 WITHOUT_REWARD = [status for status in S if status.kind == "error" and status is not S.CANCELLED]
@@ -102,14 +102,12 @@ def test_all_wrong_is_a_score_of_zero() -> None:
     assert s.to_dict()["reward"] == 0.0
     assert s.reward_ci is not None
     assert s.reward_ci[1] > 0.1
-    assert as_areal_stats(s)["eval-rollout/reward"] == 0.0
 
 
 def test_no_results_at_all_make_a_summary_without_values() -> None:
     s = summary(n_selected=10, n_total=10)
     assert (s.reward, s.error_rate, s.missed_rate, s.mean_output_tokens, s.latency_s) == (None, None, None, None, {})
     assert (s.n_items, s.requested) == (0, 0)
-    assert as_areal_stats(s) == {}
 
 
 def test_an_id_that_occurs_twice_is_refused() -> None:
@@ -192,18 +190,6 @@ def test_rewards_beyond_one_have_an_interval_that_is_not_clipped() -> None:
     s = summary([scored(0.0)], [scored(10.0)])
     assert s.reward_ci is not None
     assert s.reward_ci[1] > 10.0
-
-
-def test_areals_keys_merge_to_the_mean_of_both_runs() -> None:
-    """The merge of AReaL's controller: the mean weighted by ``__count``."""
-    a = as_areal_stats(summary([scored()]))
-    b = as_areal_stats(summary(*[[scored(0.0, metrics={"turns": 2.0})]] * 3))
-    assert (a["eval-rollout/reward"], a["eval-rollout/reward__count"]) == (1.0, 1)
-    assert (b["eval-rollout/turns"], b["eval-rollout/turns__count"]) == (2.0, 3)
-    with_error = as_areal_stats(summary([scored(output_tokens=8)], [EpisodeResult(S.TIMEOUT)]))
-    assert (with_error["eval-rollout/output_tokens"], with_error["eval-rollout/output_tokens__count"]) == (8.0, 1)
-    total = sum(x["eval-rollout/reward"] * x["eval-rollout/reward__count"] for x in (a, b))
-    assert total / 4 == 0.25
 
 
 @st.composite
