@@ -14,6 +14,7 @@ import pytest
 
 from pytest_areal_eval.api import Episode, EpisodeStatus, Rollout
 from pytest_areal_eval.errors import ArealEvalError
+from pytest_areal_eval.report.examples import example_of
 from pytest_areal_eval.report.text import printable
 from pytest_areal_eval.session import SESSION, EvaluationSession, Group, membership
 from pytest_areal_eval.stats.results import EpisodeResult, ItemResult
@@ -123,6 +124,8 @@ def annotate(item: pytest.Item, call_info: pytest.CallInfo[None], report: pytest
         "xfail": group.xfail_reason,
         "result": result.to_dict(),
     }
+    if rollout.reward < group.plan.spec.pass_mark:
+        carried["example"] = example_of(rollout.item_id, rollout.episodes).to_dict()
     _disarm(report)
     vars(report)["areal_eval"] = carried  # xdist carries a report's attributes over
     item.user_properties[:] = [*_foreign(item.user_properties), *score_properties(rollout)]

@@ -103,7 +103,8 @@ def _outcome(found: Decided) -> tuple[Outcome, Any]:
         return "skipped", (found.row.file, 0, f"Skipped: {verdict.message}")
     if verdict.outcome == "pass":
         return "passed", None
-    return ("skipped" if found.expected_failure is not None else "failed"), f"{found.row.name}: {verdict.message}"
+    text = "\n".join([f"{found.row.name}: {verdict.message}", *found.row.example_lines()])
+    return ("skipped" if found.expected_failure is not None else "failed"), text
 
 
 def _properties(verdict: Verdict) -> list[tuple[str, object]]:

@@ -17,6 +17,7 @@ from pytest_areal_eval.errors import JournalError, UserError
 from pytest_areal_eval.journal import Problem, RunFolder, latest_episodes
 from pytest_areal_eval.journal.folder import LATEST, RUN_NAME
 from pytest_areal_eval.journal.items import SavedItem, read_items
+from pytest_areal_eval.report.examples import example_of
 from pytest_areal_eval.report.scoreboard import Row
 from pytest_areal_eval.stats import EpisodeResult, Gate, ItemResult, parse_gate
 
@@ -166,6 +167,9 @@ def _evaluation(
         started_at=min((e.started_at for group in whole.values() for e in group), default=0.0),
         ended_at=max((e.started_at + e.latency_s for group in whole.values() for e in group), default=0.0),
     )
+    for item_id, group in whole.items():
+        if (row.results[item_id].reward or 0.0) < row.pass_mark:
+            row.keep(item_id, example_of(item_id, group))
     return SavedEvaluation(row, described, whole, items, [item_id for item_id in episodes if item_id not in whole])
 
 

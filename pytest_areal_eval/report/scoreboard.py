@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_areal_eval.report.examples import SHOWN, Example, example_lines
 from pytest_areal_eval.stats import Gate, ItemResult, Summary, summarize
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Row:
         shard: ``(i, n)`` where only a shard was run.
         results: by item id.
         missed_nodes: node ids of its missed tests.
+        examples: its worst items below the pass mark, the worst first.
         started_at, ended_at: Unix times of its first rollout's start and its last one's end.
         xfail_reason: why its gates are expected to fail, if they are.
     """
@@ -54,6 +56,7 @@ class Row:
     shard: tuple[int, int] | None = None
     results: dict[str, ItemResult] = field(default_factory=dict)
     missed_nodes: list[str] = field(default_factory=list)
+    examples: list[Example] = field(default_factory=list)
     started_at: float = 0.0
     ended_at: float = 0.0
     xfail_reason: str | None = None
@@ -80,6 +83,15 @@ class Row:
             pass_mark=self.pass_mark,
             ks=[gate.k for gate in self.gates if gate.k is not None and gate.k <= self.n_samples],
         )
+
+    def keep(self, item_id: str, example: Example | None) -> None:
+        """Take an item for :attr:`examples` if it is one of the worst; with None it is none any more."""
+        others = [other for other in self.examples if other.item_id != item_id]
+        self.examples = sorted([*others, example])[:SHOWN] if example is not None else others
+
+    def example_lines(self) -> list[str]:
+        """The examples for a terminal."""
+        return example_lines(self.examples, self.summary().missed)
 
     def partial_reason(self) -> str | None:
         """Why gates cannot speak of the whole evaluation; None where they can."""
@@ -126,6 +138,7 @@ class Scoreboard:
         row.results[result.item_id] = result
         row._summary = None
         row.xfail_reason = carried["xfail"]
+        row.keep(result.item_id, Example.from_dict(carried["example"]) if "example" in carried else None)
         if carried["word"]:
             row.missed_nodes.append(report.nodeid)
         row.started_at = min(row.started_at or report.start, report.start)

@@ -60,7 +60,8 @@ def test_plain():
     ours = {name for name in sys.modules if name.startswith("pytest_areal_eval")}
     assert not heavy & set(sys.modules)
     assert ours <= {"pytest_areal_eval." + name for name in (
-        "plugin", "fixtures", "options", "declarations", "errors", "session", "parametrize", "decorator", "api", "resolution")
+        "plugin", "fixtures", "options", "declarations", "errors", "session", "parametrize", "decorator", "api",
+        "resolution")
     } | {"pytest_areal_eval"}
 """
     made = suite(source=source)
@@ -68,6 +69,26 @@ def test_plain():
     result = made.runpytest_subprocess("-p", "no:xdist")
     assert result.parseoutcomes() == {"passed": 1}
     assert "areal-eval:" not in result.stdout.str()
+
+
+def test_a_failing_gate_shows_the_worst_items_with_what_was_extracted(suite: Suite) -> None:
+    """C45: a score that fell for a parser's fault is seen by the answers, in the log of the CI and in JUnit."""
+    rule = "n = int(question[1:]); return f'a{n}' if n % 2 else chr(27) + f'[2J{n} apples'"
+    made = suite(rows=14, rule=rule, more=', gates=["reward >= 0.9", "error_rate <= 0.5"]')
+    result = made.runpytest("--junitxml=out.xml")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "test_gsm: reward 0.5000 < 0.9 *",
+            "5 of 7 missed items:",
+            "  item * reward * status * answer *gold",
+            "  g0 * 0 * scored * ?[[]2J0 apples",
+            "  g10 * 0 * scored * ?[[]2J10 apples",
+        ]
+    )
+    assert result.stdout.str().count(" apples") == 5
+    (failure,) = ET.parse(made.path / "out.xml").getroot().iter("failure")
+    assert "10 apples" in str(failure.text)
 
 
 def test_junit_has_the_rollouts_time_the_scores_and_the_gates(suite: Suite) -> None:

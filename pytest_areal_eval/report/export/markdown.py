@@ -8,9 +8,8 @@ from typing import Any
 
 from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun
 from pytest_areal_eval.report.table import cells_of, notes_of
-from pytest_areal_eval.report.text import answer_of, printable
+from pytest_areal_eval.report.text import printable
 
-MISSED_SHOWN = 5
 _MARKS = {"pass": "✅", "fail": "❌", "skip": "⏭️", "inconclusive": "❓"}
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+\-!|~&$:])")
 _MENTION = re.compile("@(?=[A-Za-z])")
@@ -51,15 +50,13 @@ def _fails(evaluation: SavedEvaluation, gates: Sequence[Mapping[str, Any]]) -> b
 
 
 def _missed(evaluation: SavedEvaluation) -> str:
-    mark = evaluation.row.pass_mark
-    missed = [r for r in evaluation.row.results.values() if (r.reward or 0.0) < mark]
-    lines = [f"<details><summary>{len(missed)} missed items of {_text(evaluation.name)}</summary>", ""]
+    row = evaluation.row
+    lines = [f"<details><summary>{row.summary().missed} missed items of {_text(evaluation.name)}</summary>", ""]
     lines += ["| item | reward | status | answer | gold |", "| --- | ---: | --- | --- | --- |"]
-    for result in missed[:MISSED_SHOWN]:
-        worst = min(evaluation.episodes[result.item_id], key=lambda e: e.counted_reward)
-        cells = (result.item_id, f"{result.reward:.3f}", worst.status.value, answer_of(worst), worst.gold or "")
+    for e in row.examples:
+        cells = (e.item_id, f"{e.reward:.3f}", e.status, e.answer, e.gold)
         lines.append(f"| {' | '.join(map(_text, cells))} |")
-    return "\n".join([*lines, "", "</details>"]) if missed else ""
+    return "\n".join([*lines, "", "</details>"]) if row.examples else ""
 
 
 def _text(text: object) -> str:
