@@ -6,6 +6,7 @@ from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 
 from pytest_areal_eval.api import EpisodeStatus
+from pytest_areal_eval.report.grid import grid_of
 from pytest_areal_eval.report.scoreboard import Row
 from pytest_areal_eval.report.text import count, printable, seconds
 from pytest_areal_eval.stats import Estimate, Summary
@@ -25,23 +26,42 @@ def summary_lines(rows: Sequence[Row], width: int | None) -> list[str]:
     """
     pairs = [(row, row.summary()) for row in rows]
     table = _render([cells_of(row, summary) for row, summary in pairs], width)
-    return [*table, *(note for _, summary in pairs for note in notes_of(summary))]
+    return [*table, *grid_lines(rows, width), *(note for _, summary in pairs for note in notes_of(summary))]
+
+
+def grid_lines(rows: Sequence[Row], width: int | None) -> list[str]:
+    """Several checkpoints side by side, below each other where the terminal is too narrow; nothing for one."""
+    grid = grid_of(rows)
+    if grid is None:
+        return []
+    wide = [
+        {"reward of": name} | {model: score_text(grid.reward(name, model)) for model in grid.models}
+        for name in grid.evaluations
+    ]
+    tall = [
+        {"reward of": model} | {name: score_text(grid.reward(name, model)) for name in grid.evaluations}
+        for model in grid.models
+    ]
+    lines = _laid_out([{printable(k): printable(v) for k, v in row.items()} for row in wide], set())
+    if width is None or max(map(len, lines)) <= width:
+        return ["", *lines]
+    return ["", *_laid_out([{printable(k): printable(v) for k, v in row.items()} for row in tall], set())]
 
 
 def cells_of(row: Row, s: Summary) -> Cells:
     """One evaluation's cells; what is zero or was not asked for is left out, and its column with it."""
     cells = {
         "evaluation": printable(s.name),
-        "reward": _score(s.headline),
+        "reward": score_text(s.headline),
         "95 %": _interval(s.headline),
         "n": str(s.n_items) if s.n_items == s.n_selected else f"{s.n_items}/{s.n_selected}",
         "k": str(s.n_samples),
     }
     largest = max((k for k in s.pass_at if k > 1), default=None)
     if largest is not None:
-        cells[f"pass@{largest}"] = _score(s.pass_at[largest])
+        cells[f"pass@{largest}"] = score_text(s.pass_at[largest])
         if largest in s.maj_at:
-            cells[f"maj@{largest}"] = _score(s.maj_at[largest])
+            cells[f"maj@{largest}"] = score_text(s.maj_at[largest])
     for status in (EpisodeStatus.TRUNCATED, EpisodeStatus.EMPTY, EpisodeStatus.UNFINISHED_THINKING):
         if s.counts.get(status):
             cells[str(status).replace("_", " ")] = str(s.counts[status])
@@ -76,7 +96,8 @@ def notes_of(s: Summary) -> list[str]:
     return [printable(note) for note in notes]
 
 
-def _score(estimate: Estimate | None) -> str:
+def score_text(estimate: Estimate | None) -> str:
+    """The value with its standard error."""
     if estimate is None:
         return "-"
     return f"{estimate.value:.4f}" if estimate.se is None else f"{estimate.value:.4f} ± {estimate.se:.4f}"
@@ -117,9 +138,10 @@ def _table(rows: Sequence[Cells], dropped: Set[str]) -> Table:
     ends = ("tokens in", "out", "tok/s", "wall")
     between = list(dict.fromkeys(name for row in rows for name in row if name not in (*order, *ends)))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    columns = [name for name in (*order, *between, *ends) if name not in dropped]
+    there = {name for row in rows for name in row} - dropped
+    columns = [name for name in (*order, *between, *ends) if name in there]
     for name in columns:
-        table.add_column(name, justify="left" if name == "evaluation" else "right", no_wrap=True)
+        table.add_column(name, justify="left" if name == columns[0] else "right", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(row.get(name, "")) for name in columns))
     return table

@@ -231,6 +231,7 @@ def test_other(rollout):
     result.stdout.fnmatch_lines_random(
         ["*::test_gsm?old-g0? PASSED*", "*::test_other?new-g2? PASSED*", "gate PASS  test_gsm?new?*"]
     )
+    result.stdout.fnmatch_lines(["reward of *old *new", "test_gsm *0.6667 * 0.6667 *", "test_other *0.6667 *"])
     assert (made.path / "events.txt").read_text().split() == ["+ckpt/old", "-ckpt/old", "+ckpt/new", "-ckpt/new"]
 
 

@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pytest_areal_eval.report.grid import grid_of
 from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun
-from pytest_areal_eval.report.table import cells_of, notes_of
+from pytest_areal_eval.report.table import cells_of, notes_of, score_text
 from pytest_areal_eval.report.text import printable
 
 _MARKS = {"pass": "✅", "fail": "❌", "skip": "⏭️", "inconclusive": "❓"}
@@ -18,7 +19,12 @@ _MENTION = re.compile("@(?=[A-Za-z])")
 def markdown(run: SavedRun) -> str:
     """The table, the gates, what must not be overlooked, and of each evaluation that fails a gate five missed items."""
     shown = [e for e in run.evaluations.values() if e.row.results]
-    parts = [f"### {_text(', '.join(run.models) or run.name)}", _table(shown), _gates(run.info.get("gates", []))]
+    parts = [
+        f"### {_text(', '.join(run.models) or run.name)}",
+        _grid(shown),
+        _table(shown),
+        _gates(run.info.get("gates", [])),
+    ]
     parts += [_notes(shown), *(_missed(e) for e in shown if _fails(e, run.info.get("gates", [])))]
     return "\n\n".join(part for part in parts if part) + f"\n\n<sub>run {_text(run.name)}</sub>\n"
 
@@ -28,11 +34,20 @@ def _table(shown: Sequence[SavedEvaluation]) -> str:
     names = list(dict.fromkeys(name for row in cells for name in row))
     ends = [name for name in ("tokens in", "out", "tok/s", "wall") if name in names]
     names = [*(name for name in names if name not in ends), *ends]
-    lines = [
-        names,
-        ["---", *["---:"] * (len(names) - 1)],
-        *([_text(row.get(name, "")) for name in names] for row in cells),
-    ]
+    return _laid_out(names, [[row.get(name, "") for name in names] for row in cells])
+
+
+def _grid(shown: Sequence[SavedEvaluation]) -> str:
+    """Several checkpoints side by side; nothing for one."""
+    grid = grid_of([e.row for e in shown])
+    if grid is None:
+        return ""
+    rows = [[name, *(score_text(grid.reward(name, model)) for model in grid.models)] for name in grid.evaluations]
+    return _laid_out(["reward", *map(_text, grid.models)], rows)
+
+
+def _laid_out(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [names, ["---", *["---:"] * (len(names) - 1)], *([_text(cell) for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

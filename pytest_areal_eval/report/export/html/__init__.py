@@ -17,6 +17,7 @@ from string import Template
 
 from pytest_areal_eval.errors import JournalError
 from pytest_areal_eval.report.export.html.data import CHUNK_ITEMS, chunks, index, pack, text_limit
+from pytest_areal_eval.report.export.html.steps import models_html
 from pytest_areal_eval.report.export.html.summary import gates_html, notes_html, summary_html
 from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun
 from pytest_areal_eval.report.text import seconds
@@ -47,8 +48,7 @@ def _page(run: SavedRun, shown: list[SavedEvaluation]) -> str:
     css, js = _asset("report.css"), _asset("report.js")
     allowed = f"script-src '{_digest(js)}'; style-src '{_digest(css)}'"
     policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
-    names = ", ".join(e.name for e in shown) if len(shown) <= 3 else f"{len(shown)} evaluations"
-    title = f"{names} on {', '.join(Path(name).name for name in run.models) or 'no model'}"
+    title = _title(run, shown)
     return Template(_asset("page.html")).substitute(
         policy=escape(policy),
         css=css,
@@ -57,7 +57,15 @@ def _page(run: SavedRun, shown: list[SavedEvaluation]) -> str:
         summary=summary_html(run.rows),
         gates=gates_html(run.info.get("gates", [])),
         notes=notes_html(run.rows),
+        models=models_html(run.rows),
     )
+
+
+def _title(run: SavedRun, shown: list[SavedEvaluation]) -> str:
+    names = list(dict.fromkeys(e.row.evaluation for e in shown))
+    what = ", ".join(names) if len(names) <= 3 else f"{len(names)} evaluations"
+    models = [Path(name).name for name in run.models]
+    return f"{what} on {', '.join(models) or 'no model' if len(models) <= 3 else f'{len(models)} checkpoints'}"
 
 
 def _facts(run: SavedRun) -> str:

@@ -1,0 +1,77 @@
+"""Several checkpoints side by side: on terminals of any width, in Markdown, and on the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.runs import episode, write_run
+
+from pytest_areal_eval.cli import main
+from pytest_areal_eval.report.export.html.steps import models_html
+from pytest_areal_eval.report.grid import grid_of
+from pytest_areal_eval.report.saved import SavedRun, read_run
+from pytest_areal_eval.report.table import grid_lines
+
+
+def run_of(folder: Path, **models: int) -> SavedRun:
+    """A run of two evaluations; of ten items, each checkpoint solves as many of the first as it says."""
+    named = {name.replace("_", "-"): right for name, right in models.items()}
+    write_run(
+        folder,
+        {
+            f"{evaluation}[{model}]": [episode(f"i{n}", reward=float(n < right)) for n in range(10)]
+            for evaluation, more in (("gsm", 0), ("math", -2))
+            for model, right in ((model, right + more) for model, right in named.items())
+        },
+    )
+    info = json.loads((folder / "run.json").read_text())
+    for name, described in info["evaluations"].items():
+        evaluation, _, model = name.rstrip("]").partition("[")
+        described |= {"evaluation": evaluation, "model_name": model, "model": f"run/{model}"}
+    (folder / "run.json").write_text(json.dumps(info))
+    return read_run(folder)
+
+
+def test_a_column_for_each_checkpoint_or_a_row_where_there_is_no_room(tmp_path: Path) -> None:
+    rows = run_of(tmp_path, step_100=4, step_200=7).rows
+    _, head, _, gsm, math = grid_lines(rows, None)
+    assert head.split() == ["reward", "of", "step-100", "step-200"]
+    assert gsm.split() == ["gsm", "0.4000", "±", "0.1633", "0.7000", "±", "0.1528"]
+    assert math.split()[1] == "0.2000"
+    _, head, _, first, second = grid_lines(rows, 40)
+    assert head.split() == ["reward", "of", "gsm", "math"]
+    assert (first.split()[0], second.split()[0]) == ("step-100", "step-200")
+    assert grid_lines(rows[:1], None) == []
+
+
+def test_markdown_has_the_same_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_of(tmp_path, step_100=4, step_200=7)
+    assert main(["report", str(tmp_path), "--markdown", "-"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert r"| reward | step\-100 | step\-200 |" in shown
+    assert "| gsm | 0.4000 ± 0.1633 | 0.7000 ± 0.1528 |" in shown
+
+
+def test_the_page_draws_the_reward_against_the_step(tmp_path: Path) -> None:
+    rows = run_of(tmp_path, base=1, step_300=7, step_100=4).rows
+    grid = grid_of(rows)
+    assert grid is not None
+    assert [(step, e.value) for step, _, e in grid.by_step("gsm")] == [(100, 0.4), (300, 0.7)]  # base tells no step
+    html = models_html(rows)
+    assert html.count("<polyline") == 2
+    assert html.count('class="dot"') == 4
+    assert "<th>base</th><th>step-300</th><th>step-100</th>" in html
+
+
+def test_names_without_steps_are_a_table_alone(tmp_path: Path) -> None:
+    html = models_html(run_of(tmp_path, old=4, new=7).rows)
+    assert "<th>old</th><th>new</th>" in html
+    assert "<svg" not in html
+
+
+def test_a_checkpoints_name_is_text_on_the_page(tmp_path: Path) -> None:
+    html = models_html(run_of(tmp_path, **{"<script>step1": 4, 'step2">': 7}).rows)
+    assert "<script>" not in html
+    assert '">:' not in html
