@@ -142,6 +142,8 @@ def build_controller(
     concurrency = settings.get("max-concurrency")
     chosen = ControllerSettings(
         max_concurrency=share(concurrency) if share else concurrency,
+        request_timeout_s=settings.get("request-timeout"),
+        max_attempts=settings.get("request-attempts", ControllerSettings.max_attempts),
         reward_timeout_s=settings.get("reward-timeout", 15.0),
         start_timeout_s=settings.get("start-timeout"),
         queue_timeout_s=settings.get("queue-timeout", ControllerSettings.queue_timeout_s),

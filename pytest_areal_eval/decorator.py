@@ -12,6 +12,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, TypedDict, Unpack
 
 import pytest
@@ -144,8 +145,16 @@ class EvaluationSpec:
 ARGUMENTS = tuple(f.name for f in fields(EvaluationSpec))
 
 
-def spec_of(marks: Iterable[pytest.Mark], function: Callable[..., Any]) -> EvaluationSpec:
+def spec_of(
+    marks: Iterable[pytest.Mark], function: Callable[..., Any], defaults: Mapping[str, Any] = MappingProxyType({})
+) -> EvaluationSpec:
     """Merge marks (the closest first, as ``iter_markers`` gives them) into one validated spec.
+
+    Args:
+        marks: the decorators.
+        function: the test.
+        defaults: a configuration's ``dataset`` and ``split``, ``workflow`` and ``reward_fn``, each pair for decorators
+            that name neither.
 
     Raises:
         ConfigError: an argument is unknown or has a wrong value; the message names it and the nearest right one.
@@ -156,6 +165,7 @@ def spec_of(marks: Iterable[pytest.Mark], function: Callable[..., Any]) -> Evalu
     for name in merged:
         if name not in ARGUMENTS:
             raise ConfigError(f"@evaluation: unknown argument {name!r}{_nearest(name)}")
+    merged = _completed(merged, defaults, function)
     if "dataset" not in merged:
         raise ConfigError("@evaluation: no dataset", "Give a file, a hub name, a callable or a sequence of dicts.")
     checked = {name: _CHECKS[name](name, value) if name in _CHECKS else value for name, value in merged.items()}
@@ -172,6 +182,17 @@ def spec_of(marks: Iterable[pytest.Mark], function: Callable[..., Any]) -> Evalu
             "Name the reward, such as reward_fn='pytest_areal_eval.rewards.gsm8k_reward_fn'.",
         )
     return spec
+
+
+def _completed(
+    given: Mapping[str, Any], defaults: Mapping[str, Any], function: Callable[..., Any]
+) -> dict[str, Any]:
+    """The arguments, with what a configuration says where they are silent."""
+    pairs = [("dataset", "split")]
+    if not inspect.iscoroutinefunction(function):
+        pairs.append(("workflow", "reward_fn"))
+    taken = {name for pair in pairs if not set(pair) & set(given) for name in pair}
+    return {name: value for name, value in defaults.items() if name in taken} | dict(given)
 
 
 def has_assertions(function: Callable[..., Any]) -> bool:

@@ -41,6 +41,7 @@ def identity_of(group: Group, settings: Settings) -> dict[str, Any]:
         "selection": ids_digest(plan.ids[index] for index in selected_indices(group)),
         "seed": int(settings.get("seed", 0)),
         "source": _source(settings),
+        "tokenizer": settings.get("tokenizer"),
         "prompt": _code(spec.prompt),
         "answer": _code(spec.answer),
         "workflow": _code(plan.function if plan.is_async else spec.workflow),

@@ -132,7 +132,7 @@ class Planner:
         """Validate the decorator, load and check its data, select the items."""
         from pytest_areal_eval.datasets import item_ids, select
 
-        spec = spec_of(marks, function)
+        spec = spec_of(marks, function, self.settings.get("evaluation", {}))
         _resolved("workflow", spec.workflow)
         _resolved("reward_fn", spec.reward_fn)
         data, dataset = self._dataset(spec, function.__name__, file)

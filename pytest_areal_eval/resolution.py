@@ -73,6 +73,7 @@ def template_of(group: Group) -> dict[str, Any]:
 
 def build_workflow(group: Group, controller: Any, settings: Settings, arguments: Mapping[str, Any]) -> Any:
     """The workflow that a group's episodes run."""
+    from pytest_areal_eval.workflows.agent import AgentOptions
     from pytest_areal_eval.workflows.base import resolve_workflow
     from pytest_areal_eval.workflows.testbody import TestBodyWorkflow
 
@@ -94,7 +95,8 @@ def build_workflow(group: Group, controller: Any, settings: Settings, arguments:
         from pytest_areal_eval.workflows.rlvr import RLVRWorkflow
 
         return resolve_workflow(RLVRWorkflow, {k: v for k, v in known.items() if v is not None} | kwargs)
-    return resolve_workflow(spec.workflow, {**_accepted(spec.workflow, known), **kwargs})
+    agents = AgentOptions(**settings.get("agents", {}))
+    return resolve_workflow(spec.workflow, {**_accepted(spec.workflow, known), **kwargs}, agents=agents)
 
 
 def _accepted(workflow: Any, known: Mapping[str, Any]) -> dict[str, Any]:

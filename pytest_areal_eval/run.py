@@ -193,6 +193,14 @@ class Run:
         endpoints = endpoints_of(self.answer)
         return lambda: controller.initialize(server_infos=endpoints)
 
+    def reloader(self, controller: RolloutController, model: str | None) -> Callable[[], None]:
+        """What lets a controller's servers load another checkpoint."""
+        from pytest_areal_eval.engine_choice import checkpoint_of
+
+        checkpoint = checkpoint_of(self.evaluations.settings, model or "")
+        assert checkpoint is not None
+        return lambda: controller.update_weights(checkpoint.path)
+
     def record(self, episode: Episode) -> None:
         """Write a finished episode to the journal; called in the controller's thread."""
         assert self._journal is not None
@@ -252,7 +260,8 @@ class Run:
         settings = self.evaluations.settings
         models = settings.get("model", [])
         source = settings.get("replay") or (models[0] if models else "run")
-        return Path(source).stem if settings.get("replay") else Path(source).resolve().name
+        name = Path(source).stem if settings.get("replay") else Path(source).resolve().name
+        return "-".join(part for part in (settings.get("trial"), name) if part)
 
     def describe_evaluations(self) -> dict[str, Any]:
         """What each evaluation is: its data, its sampling, its workflow and reward."""

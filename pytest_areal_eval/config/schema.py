@@ -64,6 +64,8 @@ class Rollout:
     tokenizer_path: str = ""
     max_concurrent_rollouts: int | None = None
     setup_timeout: float = 300.0
+    request_timeout: float = 3600.0
+    request_retries: int = 3
     dump_to_file: bool = False
     scheduling_spec: list[SchedulingSpec] = field(default_factory=list)
     agent: Agent = field(default_factory=Agent)
@@ -82,7 +84,11 @@ class ValidDataset:
 
 @dataclass(frozen=True)
 class Sections:
-    """The whole of it; ``gconfig`` and ``eval_gconfig`` are read apart, since one inherits from the other."""
+    """The whole of it; ``gconfig`` and ``eval_gconfig`` are read apart, since one inherits from the other.
+
+    The last three are not of AReaL's own classes but of its examples' and its users', who may mean anything by them; an
+    evaluation reads those that are text.
+    """
 
     experiment_name: str = ""
     trial_name: str = ""
@@ -98,6 +104,9 @@ class Sections:
     sglang: dict[str, Any] = field(default_factory=dict)
     vllm: dict[str, Any] = field(default_factory=dict)
     valid_dataset: ValidDataset = field(default_factory=ValidDataset)
+    workflow: Any = None
+    eval_workflow: Any = None
+    reward_fn_path: Any = None
 
 
 @dataclass(frozen=True)
@@ -144,7 +153,7 @@ IGNORED: Mapping[str, frozenset[str]] = {
     "": _names(
         """enable_offload total_train_epochs total_train_steps total_train_n_seqs train_dataset saver recover evaluator
         stats_logger perf_tracer memory_profiler ref critic teacher dynamic_bs async_training launcher post_exit_hook
-        max_tokens_per_trajectory"""
+        max_tokens_per_trajectory weight_update_mode"""
     ),
     "cluster": frozenset({"cluster_name", "name_resolve"}),
     "scheduler": _names(
@@ -153,9 +162,9 @@ IGNORED: Mapping[str, frozenset[str]] = {
     ),
     "rollout": _names(
         """queue_size consumer_batch_size max_head_offpolicyness enable_rollout_tracing check_trajectory_format
-        request_timeout request_retries pause_grace_period scheduling_strategy use_lora lora_name
-        return_routed_experts _version model routing_strategy poll_interval admin_api_key api_url provider_api_key
-        deterministic_sampling serialize_group_samples workers_ready_timeout"""
+        pause_grace_period scheduling_strategy use_lora lora_name return_routed_experts _version model
+        routing_strategy poll_interval admin_api_key api_url provider_api_key deterministic_sampling
+        serialize_group_samples workers_ready_timeout"""
     ),
     "rollout.agent": _names(
         """admin_api_key scheduling_spec set_reward_finish_timeout message_preprocessors prefix_matcher

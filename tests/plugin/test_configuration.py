@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.sessions import TINY
 
-from pytest_areal_eval.engine_choice import engine_args
+from pytest_areal_eval import evaluation
+from pytest_areal_eval.backends import build_controller
+from pytest_areal_eval.decorator import spec_of
+from pytest_areal_eval.engine_choice import build_engine, engine_args
+from pytest_areal_eval.errors import ConfigError
 from pytest_areal_eval.options import Settings
 
 Suite = Callable[..., pytest.Pytester]
@@ -200,3 +206,79 @@ def test_workers_read_the_same_configuration(suite: Suite) -> None:
     result = made.runpytest("--config=c.yaml", "--set=gconfig.n_samples=3", "-n2")
     result.assert_outcomes(passed=4)
     assert described(made)["n_samples"] == 3
+
+
+WHOLE = """
+experiment_name: exp
+trial_name: t1
+rollout:
+  request_timeout: 40
+  request_retries: 2
+  agent: {mode: subproc, subproc_max_workers: 2, engine_max_tokens: 77}
+valid_dataset: {path: rows.jsonl, type: rl, split: test, batch_size: 8}
+eval_workflow: support.sdk_agents.Either
+"""
+
+
+def test_a_test_without_arguments_evaluates_what_the_configuration_names(
+    suite: Suite, journal_rows: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """Its dataset, its workflow, and how agents run: here with their address in the environment."""
+    pytest.importorskip("openai")
+    source = "from pytest_areal_eval import evaluation\n\n@evaluation()\ndef test_valid(rollout):\n    pass\n"
+    made = written(suite(source=source), WHOLE)
+    (made.path / "rows.jsonl").write_text('{"q": "q1"}\n{"q": "q2"}\n')
+    made.runpytest("--config=c.yaml").assert_outcomes(passed=2)
+    assert [(row["reward"], row["metrics"]["keywords"]) for row in journal_rows()] == [(1.0, 0.0)] * 2
+    (run,) = (path for path in (made.path / "eval-results").iterdir() if not path.is_symlink())
+    assert "_exp-t1-" in run.name
+    assert described(made)["workflow"] == "support.sdk_agents.Either"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ("'d.jsonl', reward_fn='m.r'", ("d.jsonl", None, None, "m.r")),
+        ("'d.jsonl'", ("d.jsonl", None, "w.W", "m.f")),
+        ("split='dev', reward_fn='m.r'", (None, "dev", None, "m.r")),
+        ("workflow='w.V'", ("c.jsonl", "test", "w.V", None)),
+        ("", ("c.jsonl", "test", "w.W", "m.f")),
+    ],
+)
+def test_a_configuration_completes_what_a_decorator_leaves_out(arguments: str, wanted: tuple[str | None, ...]) -> None:
+    defaults = {"dataset": "c.jsonl", "split": "test", "workflow": "w.W", "reward_fn": "m.f"}
+    mark = eval(f"evaluation({arguments})", {"evaluation": evaluation}).mark
+
+    def test_it(rollout: Any) -> None:
+        pass
+
+    if wanted[0] is None:
+        with pytest.raises(ConfigError, match="no dataset"):
+            spec_of([mark], test_it, defaults)
+        return
+    spec = spec_of([mark], test_it, defaults)
+    assert (spec.dataset, spec.split, spec.workflow, spec.reward_fn) == wanted
+
+
+def test_limits_of_requests_reach_the_controller() -> None:
+    yaml = {"request-timeout": 40.0, "request-attempts": 2, "episode-timeout": 40.0}
+    controller = build_controller(Settings({"base-url": ["http://127.0.0.1:1/v1"]}, yaml=yaml), "m", None)
+    assert (controller.settings.request_timeout_s, controller.settings.max_attempts) == (40.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("backend", "flag"), [("hf", "--tokenizer"), ("vllm", "--tokenizer"), ("sglang", "--tokenizer-path")]
+)
+def test_a_tokenizer_elsewhere_reaches_the_server_and_the_prompts(
+    backend: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr("pytest_areal_eval.engine_choice.load_tokenizer", lambda path, **options: loaded.append(path))
+    yaml = {"backend": backend, "tokenizer": {str(TINY): str(tmp_path)}}
+    engine, load = build_engine(Settings(yaml=yaml), str(TINY), None)
+    argv = engine.launch("eval/0", "t").argv
+    assert argv[argv.index(flag) + 1] == str(tmp_path)
+    load()
+    assert loaded == [str(tmp_path)]
+    other, _ = build_engine(Settings(yaml=yaml | {"tokenizer": {"/other": str(tmp_path)}}), str(TINY), None)
+    assert flag not in other.launch("eval/0", "t").argv

@@ -41,6 +41,76 @@ def options(config: Config, *decided: str) -> dict[str, Any]:
     return {name: found.value for name, found in option_values(config, decided).items()}
 
 
+@pytest.mark.parametrize("file", sorted(CONFIGS.iterdir()), ids=lambda file: file.name)
+def test_every_example_is_read_as_it_is(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CHECKPOINT", raising=False)
+    config = load_config(file)
+    assert options(config)["model"]
+    assert all(origin for _, _, origin in config_rows(config))
+
+
+def test_no_key_of_areals_classes_is_unknown() -> None:
+    config = load("every_key.yaml")
+    assert (config.unknown, remarks(config)) == ((), [])
+    found = options(config)
+    assert (found["seed"], found["request-timeout"], found["episode-timeout"]) == (17, 1800, 1800)
+    assert (found["request-attempts"], found["max-concurrency"], found["trial"]) == (2, 32, "every-key/trial0")
+    assert found["agents"] == {"mode": "environment", "max_tokens": 4096, "processes": 6}
+    assert found["evaluation"] == {"dataset": "org/data", "split": "validation", "workflow": "my_project.agents.Agent"}
+    assert (found["top-k"], found["stop-token-ids"], found["frequency-penalty"]) == (50, [2], 0.1)
+    dropped = {"model_path", "random_seed", "skip_tokenizer_init", "enable_multithread_load", "worker_extension_cls"}
+    assert not dropped & (found["sglang"].keys() | found["vllm"].keys())
+
+
+def test_references_lead_to_values_lists_and_sections() -> None:
+    config = load("references.yaml")
+    found = options(config)
+    assert (config.trial_name, found["seed"], found["model"]) == ("refs-0", 5, ["/ckpt/step_10"])
+    assert (found["scheduler"], found["max-concurrency"], found["n-samples"]) == ("slurm", 16, 2)
+    assert (found["temperature"], found["top-p"], found["stop-token-ids"]) == (0.7, 0.95, [1, 2, 3])
+    assert found["stop"] == ["a: b", "it's", "tab\t"]
+    assert (found["server-cpus"], found["server-env"]) == (2, ["LEVEL=5"])
+    assert str(config.origins["rollout.scheduling_spec.0.cpu"]).endswith(
+        "${actor.scheduling_spec.0.cpu}, ${launching.specs.0.cpu}"
+    )
+
+
+def test_keys_of_users_own_classes_are_named_once_and_what_cannot_be_followed_too() -> None:
+    config = load("subclass.yaml")
+    assert options(config)["evaluation"] == {
+        "dataset": "org/tools",
+        "workflow": "my_project.workflows.ToolWorkflow",
+        "reward_fn": "my_project.rewards.tool_reward",
+    }
+    unknown, *said = remarks(config)
+    assert unknown.startswith("unknown keys, ignored: name, resources, ")
+    assert not any(key in unknown for key in ("workflow", "launcher", "behave"))
+    assert [remark.partition(": ")[0] for remark in said] == [
+        "rollout.agent.mode",
+        "rollout.agent.tool_call_parser",
+        "rollout.agent.reasoning_parser",
+        "rollout.agent.chat_template_type",
+        "valid_dataset.type",
+        "valid_dataset.max_length",
+        "valid_dataset.dataset_kwargs",
+    ]
+
+
+def test_a_tokenizer_elsewhere_is_that_of_the_configurations_checkpoint(written: Load) -> None:
+    text = "actor: {path: /ckpt}\ntokenizer_path: /words\n"
+    assert options(written(text))["tokenizer"] == {"/ckpt": "/words"}
+    assert "tokenizer" not in options(written(text, "tokenizer_path=/ckpt"))
+
+
+def test_a_dataset_of_the_configuration_is_found_from_the_current_folder(
+    written: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text("{}")
+    config = written("valid_dataset: {path: rows.jsonl, split: test}\n")
+    assert options(config)["evaluation"] == {"dataset": str(tmp_path / "rows.jsonl")}
+
+
 def test_a_training_configuration_is_read_as_it_is() -> None:
     config = load("gsm8k.yaml")
     assert (config.experiment_name, config.trial_name, config.seed) == ("gsm8k-small", "trial0", 1)
@@ -56,6 +126,8 @@ def test_a_training_configuration_is_read_as_it_is() -> None:
 def test_a_configuration_sets_the_options() -> None:
     assert options(load("gsm8k.yaml")) == {
         "seed": 1,
+        "trial": "gsm8k-small/trial0",
+        "evaluation": {"dataset": "openai/gsm8k"},
         "backend": "sglang:d4p1t1",
         "model": ["org/small-model"],
         "max-concurrency": 256,
@@ -99,12 +171,12 @@ def test_an_old_configuration_is_read_as_it_is() -> None:
 
 
 def test_a_configuration_without_an_inference_side_names_the_checkpoint() -> None:
-    assert options(load("sft.yaml")) == {"model": ["org/base-model"]}
+    assert options(load("sft.yaml")) == {"model": ["org/base-model"], "trial": "gsm8k-sft/trial0"}
 
 
 def test_unknown_keys_are_told_together() -> None:
     said = remarks(load("agent.yaml"), scheduler="slurm")
-    assert said == ["unknown keys, ignored: workflow, eval_workflow, econfig, max_turns, rollout.openai"]
+    assert said == ["unknown keys, ignored: econfig, max_turns, rollout.openai"]
 
 
 def test_what_the_scheduler_cannot_follow_is_told() -> None:
@@ -247,6 +319,10 @@ def test_a_wrong_file_shows_the_place(written: Load, text: str, said: str) -> No
         ("rollout:\n  backend: fsdp:d4\n", "c.yaml:2: rollout.backend: fsdp:d4: fsdp trains and serves nothing"),
         ("allocation_mode: sglang:d4+d4\n", "c.yaml:1: allocation_mode: sglang:d4+d4: the backend must be explicitly"),
         ("allocation_mode: fsdp:d4\n", "c.yaml:1: allocation_mode: no 'gen' allocation in fsdp:d4"),
+        ("rollout:\n  agent: {mode: threads}\n", "c.yaml:2: rollout.agent.mode: 'threads' is not inline or subproc"),
+        ("rollout:\n  agent: {engine_max_tokens: 0}\n", "c.yaml:2: rollout.agent.engine_max_tokens: 0 is below 1"),
+        ("rollout:\n  request_timeout: 0\n", "c.yaml:2: rollout.request_timeout: 0 is not above 0 seconds"),
+        ("rollout:\n  request_retries: -1\n", "c.yaml:2: rollout.request_retries: -1 is below 0"),
         ("gconfig:\n  use_beam_search: true\n", "c.yaml:2: use_beam_search: an evaluation samples, or is greedy"),
     ],
 )

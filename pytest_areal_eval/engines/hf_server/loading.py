@@ -54,7 +54,14 @@ class LoadedModel:
 
 
 def load(
-    path: str, *, dtype: str, rows: int, context_length: int | None, trust_remote_code: bool, threads: int | None
+    path: str,
+    *,
+    dtype: str,
+    rows: int,
+    context_length: int | None,
+    trust_remote_code: bool,
+    threads: int | None,
+    tokenizer: str | None = None,
 ) -> LoadedModel:
     """Load a checkpoint and try its decoder out.
 
@@ -66,6 +73,7 @@ def load(
         context_length: limit in tokens; None for the checkpoint's own.
         trust_remote_code: run the checkpoint's own code.
         threads: CPU threads of one forward; None chooses by the model's size, unless OMP_NUM_THREADS is set.
+        tokenizer: directory or hub name of the tokenizer; None: the checkpoint's own.
 
     Raises:
         CheckpointError: it cannot be served; one short paragraph says why.
@@ -76,7 +84,7 @@ def load(
     transformers.utils.logging.set_verbosity_error()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        words = transformers.AutoTokenizer.from_pretrained(tokenizer or path, trust_remote_code=trust_remote_code)
         model = _weights(path, _dtype(dtype, device), trust_remote_code).to(device).eval()
         context = _context_length(model.config.get_text_config(), context_length)
         threads = _use_threads(threads, model.num_parameters())
@@ -89,13 +97,13 @@ def load(
         raise CheckpointError(f"cannot serve the checkpoint {path}: {type(e).__name__}: {reason}") from e
     return LoadedModel(
         path=path,
-        tokenizer=tokenizer,
-        decode=_decode(tokenizer),
+        tokenizer=words,
+        decode=_decode(words),
         decoder=decoder,
         decoder_note=note,
         context_length=context,
         vocab_size=model.get_input_embeddings().weight.shape[0],
-        eos_ids=_eos_ids(model.generation_config, tokenizer),
+        eos_ids=_eos_ids(model.generation_config, words),
         dtype=str(model.dtype).removeprefix("torch."),
         device=device,
         threads=threads,
