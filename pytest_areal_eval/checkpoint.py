@@ -13,6 +13,12 @@ from pytest_areal_eval.errors import CheckpointError
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "n_ctx")
 HUB_TIMEOUT_S = 10.0
+BESIDE_WEIGHTS = ("*.json", "*.jinja", "*.py", "*.model", "merges.txt", "vocab.txt")
+"""What a server reads beside the weights."""
+OF_TRAINING = ("*.index.json", "trainer_state.json", "training_args.json", "scheduler*.json", "optimizer*.json")
+"""Among those, what it does not read, or what follows from the weights."""
+WRITTEN_BY = ("_name_or_path", "transformers_version")
+"""Keys of config.json that change no answer."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,22 @@ def inspect_checkpoint(path: str) -> Checkpoint:
         context_length=length,
         generation_defaults=_json(defaults, path) if defaults.exists() else {},
     )
+
+
+def same_form(one: Checkpoint, other: Checkpoint) -> bool:
+    """Whether two checkpoints differ in their weights alone, so that a server of one can load the other's."""
+    return one.local and other.local and _form(Path(one.path)) == _form(Path(other.path))
+
+
+def _form(folder: Path) -> dict[str, Any]:
+    names = {file.name for pattern in BESIDE_WEIGHTS for file in folder.glob(pattern)}
+    names -= {file.name for pattern in OF_TRAINING for file in folder.glob(pattern)}
+    files: dict[str, Any] = {name: (folder / name).read_bytes() for name in names}
+    for name in ("config.json", "generation_config.json"):
+        if name in files:
+            read = _json(folder / name, str(folder))
+            files[name] = {key: value for key, value in read.items() if key not in WRITTEN_BY}
+    return files | {"weights": [next(folder.glob(pattern), None) is not None for pattern in WEIGHTS]}
 
 
 def load_tokenizer(path: str, *, trust_remote_code: bool = False, need_template: bool = False) -> Any:

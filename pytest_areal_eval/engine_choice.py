@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.allocation import Allocation, parse_allocation
-from pytest_areal_eval.checkpoint import Checkpoint, inspect_checkpoint, load_tokenizer
+from pytest_areal_eval.checkpoint import Checkpoint, inspect_checkpoint, load_tokenizer, same_form
 from pytest_areal_eval.errors import ConfigError
 from pytest_areal_eval.options import Settings
 
@@ -19,9 +19,22 @@ if TYPE_CHECKING:
     from pytest_areal_eval.schedulers.base import Scheduler
 
 ENGINES = ("hf", "sglang", "vllm", "openai")
-HF_ARGS = {"dtype": str, "max_batch": int, "context_length": int, "threads": int}
+HF_ARGS = {"dtype": str, "max_batch": int, "context_length": int, "threads": int, "tokenizer": str}
+TOKENIZER_ARGS = {"hf": "tokenizer", "vllm": "tokenizer", "sglang": "tokenizer_path"}
 STARTED_ONLY = ("engine-arg", "engine-python", "engine-cmd")
-SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty")
+SAMPLING_DEFAULTS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "no_repeat_ngram_size",
+    "max_new_tokens",
+)
+"""What of ``generation_config.json`` would change answers, in a server or in transformers."""
 
 Loader = Callable[[], Any]
 
@@ -109,10 +122,10 @@ def build_engine(settings: Settings, model: str | None, scheduler: Scheduler | N
     allocation, trust = parse_backend(settings), bool(settings.get("trust-remote-code", False))
     endpoints = attach_to(settings)
     checkpoint = None if model is None else checkpoint_of(settings, model)
+    tokenizer_path = tokenizer_of(settings, checkpoint)
 
     def load() -> Any:
-        assert checkpoint is not None
-        return load_tokenizer(checkpoint.path, trust_remote_code=trust, need_template=True)
+        return load_tokenizer(tokenizer_path, trust_remote_code=trust, need_template=True)
 
     if endpoints:
         from pytest_areal_eval.engines.openai import OpenAIEngine
@@ -134,7 +147,35 @@ def tokenizer_loader(settings: Settings, model: str) -> Loader | None:
     checkpoint, trust = checkpoint_of(settings, model), bool(settings.get("trust-remote-code", False))
     if checkpoint is None:
         return None
-    return lambda: load_tokenizer(checkpoint.path, trust_remote_code=trust, need_template=True)
+    path = tokenizer_of(settings, checkpoint)
+    return lambda: load_tokenizer(path, trust_remote_code=trust, need_template=True)
+
+
+def tokenizer_of(settings: Settings, checkpoint: Checkpoint | None) -> str:
+    """Where a checkpoint's tokenizer is: in its own folder, unless a configuration's ``tokenizer_path`` differs."""
+    if checkpoint is None:
+        return ""
+    others = {_place(model): _place(path) for model, path in settings.get("tokenizer", {}).items()}
+    return others.get(checkpoint.path, checkpoint.path)
+
+
+def _place(path: str) -> str:
+    folder = Path(path).expanduser()
+    return str(folder.resolve()) if folder.is_dir() else path
+
+
+def _tokenizer_arg(settings: Settings, checkpoint: Checkpoint, engine: str) -> dict[str, Any]:
+    path = tokenizer_of(settings, checkpoint)
+    return {} if path == checkpoint.path else {TOKENIZER_ARGS[engine]: path}
+
+
+def same_servers(settings: Settings, model: str, other: str) -> bool:
+    """Whether servers of one checkpoint can serve another one once they have its weights."""
+    first, second = checkpoint_of(settings, model), checkpoint_of(settings, other)
+    tokenizers = settings.get("tokenizer", {})
+    if first is None or second is None or tokenizers.get(model) != tokenizers.get(other):
+        return False
+    return same_form(first, second)
 
 
 def describe_engine(settings: Settings) -> str:
@@ -211,11 +252,12 @@ def _hf_engine(settings: Settings, checkpoint: Checkpoint, allocation: Allocatio
 
     return HFEngine(
         checkpoint.path,
+        served_name=checkpoint.name,
         replicas=allocation.data_parallel_size,
         trust_remote_code=bool(settings.get("trust-remote-code", False)),
         python=settings.get("engine-python", sys.executable),
         gpus=int(has_gpus),
-        **_hf_args(engine_args(settings)),
+        **_hf_args(_tokenizer_arg(settings, checkpoint, "hf") | engine_args(settings)),
     )
 
 
@@ -240,7 +282,7 @@ def _server_engine(settings: Settings, checkpoint: Checkpoint, allocation: Alloc
         served_name=checkpoint.name,
         allocation=allocation,
         gpus=allocation.tp_size * allocation.pp_size if has_gpus else 0,
-        args=engine_args(settings),
+        args=_tokenizer_arg(settings, checkpoint, allocation.backend) | engine_args(settings),
         python=settings.get("engine-python", sys.executable),
         command=tuple(shlex.split(settings.get("engine-cmd", ""))),
         trust_remote_code=bool(settings.get("trust-remote-code", False)),

@@ -13,6 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_areal_eval.api import Rollout
     from pytest_areal_eval.controller import RolloutController
+    from pytest_areal_eval.kept import Kept
     from pytest_areal_eval.schedulers.base import Scheduler
 
 
@@ -50,8 +51,19 @@ def areal_model(request: pytest.FixtureRequest) -> str | None:
 
 
 @pytest.fixture(scope="session")
+def areal_kept(pytestconfig: pytest.Config, scheduler: Scheduler | None) -> Iterator[Kept]:
+    """What holds the servers between two checkpoints."""
+    from pytest_areal_eval.kept import Kept
+    from pytest_areal_eval.session import SESSION
+
+    kept = Kept(pytestconfig.stash[SESSION])
+    yield kept
+    kept.close()
+
+
+@pytest.fixture(scope="session")
 def controller(
-    pytestconfig: pytest.Config, scheduler: Scheduler | None, areal_model: str | None
+    pytestconfig: pytest.Config, scheduler: Scheduler | None, areal_model: str | None, areal_kept: Kept
 ) -> Iterator[RolloutController | None]:
     """The RolloutController of the checkpoint under test; its servers come up in the background."""
     from pytest_areal_eval.plugin import RUN
@@ -61,13 +73,17 @@ def controller(
         yield None
         return
     session, run = pytestconfig.stash[SESSION], pytestconfig.stash[RUN]
-    made = run.make_controller(areal_model, scheduler)
-    session.launch(made, run.initializer(made))
+    made = areal_kept.take(areal_model)
+    if made is None:
+        made = run.make_controller(areal_model, scheduler)
+        session.launch(made, run.initializer(made))
+    else:
+        session.launch(made, run.reloader(made, areal_model))
     run.describe_model(areal_model)
     try:
         yield made
     finally:
-        made.destroy()
+        areal_kept.leave(made, areal_model)
 
 
 @pytest.fixture

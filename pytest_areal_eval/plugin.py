@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_areal_eval.fixtures import areal_model, controller, engine, item, rollout, scheduler
+from pytest_areal_eval.fixtures import areal_kept, areal_model, controller, engine, item, rollout, scheduler
 from pytest_areal_eval.options import Settings, add_options, read_settings, translate_short_spellings, values_apart
 
 if TYPE_CHECKING:
     from pytest_areal_eval.conclusion import Conclusion
     from pytest_areal_eval.run import Run as Run
 
-__all__ = ["areal_model", "controller", "engine", "item", "rollout", "scheduler"]
+__all__ = ["areal_kept", "areal_model", "controller", "engine", "item", "rollout", "scheduler"]
 """The fixtures, which pytest finds here."""
 
 SETTINGS = pytest.StashKey[Settings]()

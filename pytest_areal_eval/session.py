@@ -170,7 +170,8 @@ class EvaluationSession:
     def launch(self, controller: RolloutController, initialize: Callable[[], None]) -> None:
         """Start a controller's servers in the background; :meth:`wait_ready` waits for them."""
         self._starting[controller] = _Starting(initialize)
-        self.controllers.append(controller)
+        if controller not in self.controllers:
+            self.controllers.append(controller)
 
     def wait_ready(self, controller: RolloutController, tick: Callable[[], None] = lambda: None) -> None:
         """Wait until a launched controller has a ready replica; one that nobody launched here is ready.
@@ -223,6 +224,11 @@ class EvaluationSession:
         may = self.history is None or self.history.purpose == "resume"
         mine = (group for group in self.groups.values() if model is None or group.model in (None, model))
         return may and any(map(self.owes, mine))
+
+    def following_model(self, model: str | None) -> str | None:
+        """The checkpoint whose turn comes after one's, if something is to be generated with it."""
+        later = (g.model for g in self.groups.values() if not g.started and g.model not in (None, model))
+        return next((found for found in later if self.needs_engine(found)), None)
 
     def look_ahead(self, item: pytest.Item) -> None:
         """Hand over a test of a started group that turns out to run in this process too."""

@@ -112,6 +112,23 @@ class RolloutController:
             self.destroy()
             raise
 
+    def update_weights(self, path: str) -> None:
+        """Go on with another checkpoint, whose files but the weights equal the first one's; the servers stay up.
+
+        A server that cannot load it is started anew with it.  What is outstanding is dropped, as by :meth:`cancel`.
+        Returns when the first replica has it; none answers with another one's weights.
+
+        Args:
+            path: the checkpoint.
+
+        Raises:
+            ConfigError: the engine's servers cannot load another checkpoint, or were not started here.
+            EngineStartError: no server came up with it.
+        """
+        run, loop = self._started(), self._loop
+        assert loop is not None
+        loop.call(run.update_weights(path))
+
     def submit(
         self,
         data: Mapping[str, Any],

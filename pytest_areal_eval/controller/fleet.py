@@ -7,15 +7,15 @@ is started again ``restarts`` times.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_areal_eval.controller.instances import Instances
 from pytest_areal_eval.controller.member import Member, failed_node, why_gone
-from pytest_areal_eval.controller.probe import Health, Reading, discover, probe
+from pytest_areal_eval.controller.probe import Health, Reading, discover, probe, reload
 from pytest_areal_eval.controller.replicas import Replica, Replicas
 from pytest_areal_eval.controller.settings import ControllerSettings, EventKind
-from pytest_areal_eval.engines.base import Engine
+from pytest_areal_eval.engines.base import Engine, Launch, Reloading
 from pytest_areal_eval.errors import ArealEvalError, CannotFit, EngineLost, EngineStartError, SchedulerError
 from pytest_areal_eval.schedulers.base import State, Status
 
@@ -69,6 +69,8 @@ class Fleet:
         self._emit = emit
         self._once_ready = asyncio.Event()
         self._nudge = asyncio.Event()
+        self._steady = asyncio.Lock()
+        self._starting: asyncio.Task[None] | None = None
         self._quick_exits: set[int] = set()
         self._noted: set[str] = set()
         self._polled = False
@@ -86,13 +88,15 @@ class Fleet:
             EngineLost: all are gone and the restarts are spent.
             CannotFit: the scheduler can never give what a replica needs.
         """
-        starting = asyncio.create_task(self._start_all())  # 96 jobs take seconds to submit, the first one is up in two
+        # 96 jobs take seconds to submit, the first one is up in two.
+        self._starting = starting = asyncio.create_task(self._start_all())
         try:
             while True:
                 if starting.done():
                     starting.result()
-                await self._poll()
-                await asyncio.gather(*(self._step(m) for m in self._members if m.phase != "gone"))
+                async with self._steady:
+                    await self._poll()
+                    await asyncio.gather(*(self._step(m) for m in self._members if m.phase != "gone"))
                 if all(m.phase == "gone" for m in self._members):
                     raise self._verdict()
                 await self._rest()
@@ -103,6 +107,44 @@ class Fleet:
     async def first_ready(self) -> None:
         """Wait for the first ready replica; :meth:`run` raises if there will be none."""
         await self._once_ready.wait()
+
+    async def reload(self, engine: Reloading, launches: Mapping[str, Launch]) -> None:
+        """Let every server load the engine's checkpoint; one that cannot is started anew with it.
+
+        Args:
+            engine: has the checkpoint.
+            launches: how servers are started from now on, by name.
+        """
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
+        async with self._steady:
+            self._once_ready.clear()
+            await asyncio.gather(*(self._reload(m, engine, launches[m.name]) for m in self._members))
+        self._nudge.set()
+
+    async def _reload(self, member: Member, engine: Reloading, launch: Launch) -> None:
+        assert self._instances is not None
+        member.launch, member.attempt, member.told = launch, 1, ""
+        if member.replica is not None and member.endpoint is not None:
+            self._replicas.suspect(member.replica)  # it takes no request meanwhile
+            self._tell(member, "starting", f"{member.name} loads {engine.model}")
+            problem = await reload(engine, member.endpoint, self._http, self._start_limit_s(member))
+            if not problem:
+                self._replicas.restore(member.replica)
+                member.misses = 0
+                self._tell(member, "ready", f"{member.name} has loaded {engine.model}")
+                self._once_ready.set()
+                return
+            self._emit("warning", f"{member.name} is started anew, it cannot load another checkpoint: {problem}")
+            self._replicas.remove(member.replica)
+            member.replica = None
+        try:
+            if member.handle is not None:
+                await self._instances.stop(member.handle)
+            await self._start(member)
+        except SchedulerError as error:
+            member.cause = f"{member.name} cannot be started again: {error}"
+            self._give_up(member)
 
     async def _start_all(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Whether a server is ready: its health over HTTP, and that it is ours."""
+"""What is asked of a server beside generating: its health, that it is ours, what it can do, to load a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from pytest_areal_eval.engines.base import Endpoint, Engine, TransientError, describe
+from pytest_areal_eval.engines.base import Endpoint, Engine, Reloading, TransientError, describe
 from pytest_areal_eval.errors import RequestError
 
 if TYPE_CHECKING:
@@ -76,6 +76,18 @@ async def discover(engine: Engine, endpoint: Endpoint, http: aiohttp.ClientSessi
     except RequestError as error:
         return Reading(Health.REJECTED, str(error))
     return Reading(Health.OK)
+
+
+async def reload(engine: Reloading, endpoint: Endpoint, http: aiohttp.ClientSession, limit_s: float) -> str:
+    """Let a server load the engine's checkpoint; returns why it did not, or ""."""
+    try:
+        async with asyncio.timeout(limit_s):
+            await engine.reload(endpoint, http)
+    except (TransientError, RequestError) as error:
+        return str(error.args[0])
+    except TimeoutError:
+        return f"no answer within {limit_s:g} s"
+    return ""
 
 
 def _nonce(body: bytes) -> object:

@@ -21,7 +21,7 @@ from pytest_areal_eval.controller.member import Member
 from pytest_areal_eval.controller.pool import EpisodePool
 from pytest_areal_eval.controller.replicas import Replica, Replicas
 from pytest_areal_eval.controller.settings import ControllerSettings, Event, EventKind, Snapshot
-from pytest_areal_eval.engines.base import Endpoint, Engine, Launch
+from pytest_areal_eval.engines.base import Endpoint, Engine, Launch, Reloading
 from pytest_areal_eval.errors import ArealEvalError, ConfigError, EngineLost, RequestError
 from pytest_areal_eval.journal.answers import Answer
 from pytest_areal_eval.rewards.pool import RewardPool
@@ -78,6 +78,8 @@ class Run:
         self.pool = EpisodePool(loop, self._run_episode, self._note, self._stop_for)
         self._around: Surroundings | None = None
         self._warmed = False
+        self._token = secrets.token_urlsafe(32)
+        self._names: list[str] = []
         self._watch: asyncio.Task[None] | None = None
         self._http: aiohttp.ClientSession | None = None
 
@@ -121,6 +123,15 @@ class Run:
         )
         self.pool.tick()
         self._set_limit()
+
+    async def update_weights(self, model: str) -> None:
+        """Go on with another checkpoint; see ``RolloutController.update_weights``."""
+        if self.fleet is None or self.instances is None or not isinstance(self._engine, Reloading):
+            raise ConfigError(f"the servers of the engine {self._engine.name!r} cannot load another checkpoint")
+        self.pool.cancel(None)
+        self._engine.model = model
+        await self.fleet.reload(self._engine, {name: self._launch(name) for name in self._names})
+        await self._until_ready(self.fleet, set())
 
     async def close(self) -> None:
         """End the episodes and the watch, in a few seconds."""
@@ -174,41 +185,46 @@ class Run:
         if server_infos is not None:
             self.wanted = len(server_infos)
             return [Member(endpoint.name, endpoint=endpoint) for endpoint in server_infos]
-        token = secrets.token_urlsafe(32)
-        names = [f"{role}/{index}" for index in range(self._engine.replicas)]
-        launches: dict[str, Launch] = {}
-        for name in names:
-            launch = self._engine.launch(name, token)
-            if launch is None:
-                return []
-            launches[name] = launch
+        self._names = [f"{role}/{index}" for index in range(self._engine.replicas)]
+        if not self._names or self._engine.launch(self._names[0], self._token) is None:
+            return []
         if self._scheduler is None:
             raise ConfigError(
                 f"the engine {self._engine.name!r} starts servers, and there is no scheduler to start them",
                 "Give RolloutController(engine, scheduler), or server_infos= of servers that run already.",
             )
         self.instances = Instances(
-            self._scheduler, token, server_args, self._settings.start_timeout_s, self._settings.needs
+            self._scheduler, self._token, server_args, self._settings.start_timeout_s, self._settings.needs
         )
-        return [Member(name, launch=launch) for name, launch in launches.items()]
+        return [Member(name, launch=self._launch(name)) for name in self._names]
+
+    def _launch(self, name: str) -> Launch:
+        launch = self._engine.launch(name, self._token)
+        assert launch is not None
+        return launch
 
     async def _start_fleet(
         self, members: Sequence[Member], http: aiohttp.ClientSession, loading: asyncio.Future[Any]
     ) -> None:
         self.fleet = Fleet(members, self._engine, self.instances, self.replicas, http, self._settings, self._emit)
-        self._watch = watch = asyncio.get_running_loop().create_task(self.fleet.run())
-        ready = asyncio.get_running_loop().create_task(self.fleet.first_ready())
-        awaited: set[asyncio.Future[Any]] = {ready, loading}
+        self._watch = asyncio.get_running_loop().create_task(self.fleet.run())
+        await self._until_ready(self.fleet, {loading})
+        self._watch.add_done_callback(self._watch_ended)
+
+    async def _until_ready(self, fleet: Fleet, awaited: set[asyncio.Future[Any]]) -> None:
+        """Wait for the first ready replica, and for ``awaited``."""
+        assert self._watch is not None
+        ready = asyncio.get_running_loop().create_task(fleet.first_ready())
+        awaited = {ready, *awaited}
         try:
-            while awaited:  # either may fail long before the other is done, and so may the watch
-                await asyncio.wait({*awaited, watch}, return_when=asyncio.FIRST_COMPLETED)
-                for ended in (watch, ready, loading):
+            while awaited:  # any may fail long before another is done, and so may the watch
+                await asyncio.wait({*awaited, self._watch}, return_when=asyncio.FIRST_COMPLETED)
+                for ended in (self._watch, *awaited):
                     if ended.done():
                         ended.result()
                 awaited = {future for future in awaited if not future.done()}
         finally:
             ready.cancel()
-        self._watch.add_done_callback(self._watch_ended)
 
     async def _run_episode(self, unit: Unit) -> Episode:
         assert self._around is not None
@@ -264,9 +280,11 @@ class Run:
         error = None if watch.cancelled() else watch.exception()
         if error is None or self.failure is not None:
             return
-        self._lose(error if isinstance(error, EngineLost) else EngineLost(f"watching the replicas failed: {error!r}"))
+        if not isinstance(error, ArealEvalError):
+            error = EngineLost(f"watching the replicas failed: {error!r}")
+        self._lose(error)
 
-    def _lose(self, lost: EngineLost) -> None:
+    def _lose(self, lost: ArealEvalError) -> None:
         self.failure, first_line = lost, str(lost).splitlines()[0]
         self.replicas.close(first_line)
         self.pool.end_all(EpisodeStatus.ENGINE_LOST, first_line)

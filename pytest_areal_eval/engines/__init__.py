@@ -1,1 +1,1 @@
-"""TODO"""
+"""Inference backends: what starts a server, and what speaks to it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from pytest_areal_eval.api import ModelRequest, ModelResponse
 
@@ -114,6 +114,25 @@ class Engine(Protocol):
 
     async def abort(self, request: ModelRequest, endpoint: Endpoint | None, http: aiohttp.ClientSession) -> None:
         """Free a request's slot after the caller gave it up; best effort, within a second."""
+        ...
+
+
+@runtime_checkable
+class Reloading(Engine, Protocol):
+    """An engine whose servers can load another checkpoint of the same form.
+
+    Attributes:
+        model: the checkpoint that ``launch`` starts servers with; may be set to another one.
+    """
+
+    model: str
+
+    async def reload(self, endpoint: Endpoint, http: aiohttp.ClientSession) -> None:
+        """Let an idle server that holds another checkpoint load ``model``, and forget what it cached.
+
+        Raises:
+            TransientError, RequestError: it did not; what it holds now is not known.
+        """
         ...
 
 

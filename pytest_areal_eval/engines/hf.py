@@ -11,16 +11,8 @@ from typing import TYPE_CHECKING
 
 from pytest_areal_eval.api import ModelRequest, ModelResponse
 from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Launch, TransientError, describe
-from pytest_areal_eval.engines.http import get_json
-from pytest_areal_eval.engines.wire import (
-    abort_request,
-    chat_body,
-    exchange,
-    generate_body,
-    parse_chat,
-    parse_generate,
-    refuse_beam_search,
-)
+from pytest_areal_eval.engines.http import get_json, post_json
+from pytest_areal_eval.engines.wire import CHAT, GENERATE, abort_request, ask
 
 if TYPE_CHECKING:
     import aiohttp
@@ -31,6 +23,7 @@ class HFEngine:
 
     Args:
         model: checkpoint directory or hub name.
+        served_name: the model's name in requests.
         replicas: server processes.
         dtype: ``auto`` is float32 on a CPU and the checkpoint's own on a GPU; else ``float32``, ``bfloat16``,
             ``float16``.
@@ -40,6 +33,7 @@ class HFEngine:
         python: the interpreter that runs the server.
         gpus: GPUs of one replica, 0 or 1.
         threads: CPU threads of one replica; None lets the server choose.
+        tokenizer: directory or hub name of the tokenizer; None: the checkpoint's own.
     """
 
     name = "hf"
@@ -48,6 +42,7 @@ class HFEngine:
         self,
         model: str,
         *,
+        served_name: str = "default",
         replicas: int = 1,
         dtype: str = "auto",
         context_length: int | None = None,
@@ -56,22 +51,26 @@ class HFEngine:
         python: str = sys.executable,
         gpus: int = 0,
         threads: int | None = None,
+        tokenizer: str | None = None,
     ) -> None:
-        self.model, self.replicas, self.dtype = model, replicas, dtype
+        self.model, self.served_name, self.replicas, self.dtype = model, served_name, replicas, dtype
         self.context_length, self.max_batch = context_length, max_batch
         self.trust_remote_code, self.python = trust_remote_code, python
-        self.gpus, self.threads = gpus, threads
-        self.info = EngineInfo(context_length=context_length, concurrency=max_batch)
+        self.gpus, self.threads, self.tokenizer = gpus, threads, tokenizer
+        self.info = EngineInfo(context_length=context_length, concurrency=max_batch, model=served_name)
 
     def launch(self, name: str, token: str) -> Launch:
         """The server's command; the token goes into its environment, out of sight of ``ps``."""
         argv = [self.python, "-m", "pytest_areal_eval.engines.hf_server", "--model", self.model]
+        argv += ["--served-model-name", self.served_name]
         argv += ["--host", "{host}", "--port", "{port}", "--nonce", "{nonce}"]
         argv += ["--dtype", self.dtype, "--max-batch", str(self.max_batch)]
         if self.context_length is not None:
             argv += ["--context-length", str(self.context_length)]
         if self.threads is not None:
             argv += ["--threads", str(self.threads)]
+        if self.tokenizer is not None:
+            argv += ["--tokenizer", self.tokenizer]
         if self.trust_remote_code:
             argv.append("--trust-remote-code")
         return Launch(tuple(argv), env={"AREAL_EVAL_TOKEN": token}, gpus=self.gpus, cpus=self.threads or 1)
@@ -92,20 +91,17 @@ class HFEngine:
     async def generate(
         self, request: ModelRequest, endpoint: Endpoint | None, http: aiohttp.ClientSession
     ) -> ModelResponse:
-        """Generate once.  Log-probabilities come back where ``request.metadata["logprobs"]`` is true.
+        """Generate once; see :func:`~pytest_areal_eval.engines.wire.ask`.
 
-        Raises:
-            TransientError: it may succeed elsewhere or later.
-            RequestError: it never will.
-            PromptTooLong: the prompt fills the context.
+        Log-probabilities come back where ``request.metadata["logprobs"]`` is true.
         """
-        refuse_beam_search(request, self.name)
-        if request.messages is not None:
-            body = chat_body(request, self.info) | {"model": None}  # it serves one
-            return await exchange(http, endpoint, "/v1/chat/completions", request, body, parse_chat)
-        return await exchange(http, endpoint, "/generate", request, generate_body(request, self.info), parse_generate)
+        return await ask(self, request, endpoint, http, ids=GENERATE, chat=CHAT)
 
     async def abort(self, request: ModelRequest, endpoint: Endpoint | None, http: aiohttp.ClientSession) -> None:
         """Free the request's row.  The server also frees it by itself when it sees the connection close."""
         if endpoint is not None:
             await abort_request(http, endpoint, request)
+
+    async def reload(self, endpoint: Endpoint, http: aiohttp.ClientSession) -> None:
+        """``/update_weights_from_disk``, as SGLang has it."""
+        await post_json(http, endpoint, "/update_weights_from_disk", {"model_path": self.model})

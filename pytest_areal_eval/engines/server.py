@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_areal_eval.allocation import Allocation
+from pytest_areal_eval.engines.base import Gang, Launch
+from pytest_areal_eval.engines.flags import as_flags, merge
 
 START_TIMEOUT_S = 1800.0
 """Large checkpoints on a network file system take many minutes; a server that dies is seen at once."""
@@ -40,6 +43,46 @@ class ServerSpec:
     command: tuple[str, ...] = ()
     trust_remote_code: bool = False
     seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """An engine's server as a program.
+
+    Attributes:
+        defaults: its settings.
+        on_cpu: further ones where it has no GPU.
+        env: its environment.
+        env_on_cpu: further variables where it has no GPU; the user's own win.
+        stages: what the lines of its log mean.
+        gang: how it runs on several nodes.
+    """
+
+    defaults: Mapping[str, Any]
+    on_cpu: Mapping[str, Any]
+    env: Mapping[str, str]
+    env_on_cpu: Mapping[str, str]
+    stages: tuple[tuple[str, str], ...]
+    gang: Gang
+
+    def settings(self, spec: ServerSpec, own: Mapping[str, Any]) -> dict[str, Any]:
+        """The defaults, below what the allocation asks for (``own``), below what the user gives."""
+        return merge(self.defaults, self.on_cpu if spec.gpus == 0 else {}, own, spec.args)
+
+    def launch(
+        self, spec: ServerSpec, head: Sequence[str], settings: Mapping[str, Any], env: Mapping[str, str]
+    ) -> Launch:
+        """The command: ``head``, where it listens, and ``settings`` as flags."""
+        argv = (*head, "--host", "{host}", "--port", "{port}", *as_flags(settings))
+        on_cpu = {name: text for name, text in self.env_on_cpu.items() if spec.gpus == 0 and name not in os.environ}
+        return Launch(
+            argv,
+            env={**self.env, **env, **on_cpu},
+            gpus=spec.gpus,
+            start_timeout_s=START_TIMEOUT_S,
+            stages=self.stages,
+            gang=self.gang,
+        )
 
 
 def recommended(kv_tokens: int, most: int, context_length: int | None) -> int:

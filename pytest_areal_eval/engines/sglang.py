@@ -5,24 +5,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import ModelRequest, ModelResponse
 from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Gang, Launch, TransientError, describe
-from pytest_areal_eval.engines.flags import as_flags, merge
-from pytest_areal_eval.engines.http import get_json
+from pytest_areal_eval.engines.http import get_json, post_json
 from pytest_areal_eval.engines.installed import Wanted
-from pytest_areal_eval.engines.server import START_TIMEOUT_S, ServerSpec, recommended
-from pytest_areal_eval.engines.wire import (
-    abort_request,
-    chat_body,
-    exchange,
-    generate_body,
-    parse_chat,
-    parse_generate,
-    refuse_beam_search,
-)
+from pytest_areal_eval.engines.server import Program, ServerSpec, recommended
+from pytest_areal_eval.engines.wire import CHAT, GENERATE, Form, abort_request, ask, chat_body, parse_chat
 
 if TYPE_CHECKING:
     import aiohttp
@@ -68,6 +58,10 @@ STAGES = (
 )
 
 
+PROGRAM = Program(defaults=DEFAULTS, on_cpu=CPU_DEFAULTS, env=ENV, env_on_cpu=CPU_ENV, stages=STAGES, gang=GANG)
+CHAT_BY_RID = Form(CHAT.path, lambda request, info: chat_body(request, info) | {"rid": request.rid}, parse_chat)
+
+
 class SGLangEngine:
     """One SGLang server a replica.
 
@@ -78,21 +72,15 @@ class SGLangEngine:
     name = "sglang"
 
     def __init__(self, spec: ServerSpec) -> None:
-        self.spec = spec
-        self.replicas = spec.allocation.data_parallel_size
-        on_cpu: dict[str, Any] = CPU_DEFAULTS if spec.gpus == 0 else {}
-        self.settings = merge(DEFAULTS, on_cpu, self._own(), spec.args)
+        self.spec, self.model, self.replicas = spec, spec.model, spec.allocation.data_parallel_size
+        self.settings = PROGRAM.settings(spec, self._own())
         self.info = EngineInfo(concurrency=MAX_RUNNING, model=spec.served_name)
 
     def launch(self, name: str, token: str) -> Launch:
         """The server's command.  With a command of the user's own no token is asked for."""
-        spec = self.spec
-        head = spec.command or (spec.python, "-c", START)
-        argv = (*head, "--model-path", spec.model, "--host", "{host}", "--port", "{port}", *as_flags(self.settings))
-        env = ENV | {"AREAL_EVAL_TOKEN": token}
-        if spec.gpus == 0:
-            env |= {key: value for key, value in CPU_ENV.items() if key not in os.environ}
-        return Launch(argv, env=env, gpus=spec.gpus, start_timeout_s=START_TIMEOUT_S, stages=STAGES, gang=GANG)
+        head = self.spec.command or (self.spec.python, "-c", START)
+        env = {"AREAL_EVAL_TOKEN": token}
+        return PROGRAM.launch(self.spec, (*head, "--model-path", self.model), self.settings, env)
 
     async def discover(self, endpoint: Endpoint, http: aiohttp.ClientSession) -> EngineInfo:
         """Read ``/v1/models`` and ``/server_info``; kept in ``info`` as well."""
@@ -112,23 +100,20 @@ class SGLangEngine:
     async def generate(
         self, request: ModelRequest, endpoint: Endpoint | None, http: aiohttp.ClientSession
     ) -> ModelResponse:
-        """Generate once.  Log-probabilities (before temperature) come back where ``metadata["logprobs"]`` is true.
+        """Generate once; see :func:`~pytest_areal_eval.engines.wire.ask`.
 
-        Raises:
-            TransientError: it may succeed elsewhere or later.
-            RequestError: it never will.
-            PromptTooLong: the prompt fills the context.
+        Log-probabilities (before temperature) come back where ``metadata["logprobs"]`` is true.
         """
-        refuse_beam_search(request, self.name)
-        if request.messages is not None:
-            body = chat_body(request, self.info) | {"rid": request.rid}
-            return await exchange(http, endpoint, "/v1/chat/completions", request, body, parse_chat)
-        return await exchange(http, endpoint, "/generate", request, generate_body(request, self.info), parse_generate)
+        return await ask(self, request, endpoint, http, ids=GENERATE, chat=CHAT_BY_RID)
 
     async def abort(self, request: ModelRequest, endpoint: Endpoint | None, http: aiohttp.ClientSession) -> None:
         """Free the request's place; SGLang also frees it by itself when it sees the connection close."""
         if endpoint is not None:
             await abort_request(http, endpoint, request)
+
+    async def reload(self, endpoint: Endpoint, http: aiohttp.ClientSession) -> None:
+        """``/update_weights_from_disk``, which also empties the radix cache."""
+        await post_json(http, endpoint, "/update_weights_from_disk", {"model_path": self.model})
 
     def _own(self) -> dict[str, Any]:
         spec = self.spec

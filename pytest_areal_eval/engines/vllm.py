@@ -12,18 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import ModelRequest, ModelResponse
 from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Gang, Launch, TransientError, describe
-from pytest_areal_eval.engines.flags import as_flags, merge
-from pytest_areal_eval.engines.http import get_json, get_text
+from pytest_areal_eval.engines.http import get_json, get_text, post_json
 from pytest_areal_eval.engines.installed import Wanted
-from pytest_areal_eval.engines.server import START_TIMEOUT_S, ServerSpec, recommended
-from pytest_areal_eval.engines.wire import (
-    chat_body,
-    completion_body,
-    exchange,
-    parse_chat,
-    parse_completion,
-    refuse_beam_search,
-)
+from pytest_areal_eval.engines.server import Program, ServerSpec, recommended
+from pytest_areal_eval.engines.wire import CHAT, COMPLETIONS, ask
 from pytest_areal_eval.errors import RequestError
 
 if TYPE_CHECKING:
@@ -84,6 +76,16 @@ CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
+PROGRAM = Program(
+    defaults=DEFAULTS,
+    on_cpu=CPU_DEFAULTS,
+    env={"VLLM_NO_USAGE_STATS": "1"},
+    env_on_cpu=CPU_ENV,
+    stages=STAGES,
+    gang=GANG,
+)
+
+
 class VLLMEngine:
     """One vLLM server a replica.
 
@@ -94,22 +96,17 @@ class VLLMEngine:
     name = "vllm"
 
     def __init__(self, spec: ServerSpec) -> None:
-        self.spec = spec
-        self.replicas = spec.allocation.data_parallel_size
-        on_cpu: dict[str, Any] = CPU_DEFAULTS if spec.gpus == 0 else {}
-        self.settings = merge(DEFAULTS, on_cpu, self._own(), spec.args)
+        self.spec, self.model, self.replicas = spec, spec.model, spec.allocation.data_parallel_size
+        self.settings = PROGRAM.settings(spec, self._own())
         self.info = EngineInfo(concurrency=int(self.settings["max_num_seqs"]), model=spec.served_name)
 
     def launch(self, name: str, token: str) -> Launch:
         """The server's command; vLLM reads the token from its environment, out of sight of ``ps``."""
         spec = self.spec
         head = spec.command or (spec.python, "-m", *(SERVE if spec.gpus > 1 else API_SERVER))
-        model = (spec.model,) if head[-1] == "serve" else ("--model", spec.model)
-        argv = (*head, *model, "--host", "{host}", "--port", "{port}", *as_flags(self.settings))
-        env = {"VLLM_API_KEY": token, "VLLM_NO_USAGE_STATS": "1", "VLLM_CACHE_ROOT": _cache_root(name)}
-        if spec.gpus == 0:
-            env |= {key: value for key, value in CPU_ENV.items() if key not in os.environ}
-        return Launch(argv, env=env, gpus=spec.gpus, start_timeout_s=START_TIMEOUT_S, stages=STAGES, gang=GANG)
+        model = (self.model,) if head[-1] == "serve" else ("--model", self.model)
+        env = {"VLLM_API_KEY": token, "VLLM_CACHE_ROOT": _cache_root(name)}
+        return PROGRAM.launch(spec, (*head, *model), self.settings, env)
 
     async def discover(self, endpoint: Endpoint, http: aiohttp.ClientSession) -> EngineInfo:
         """Read ``/v1/models`` and the KV cache's size from ``/metrics``; kept in ``info`` as well."""
@@ -128,22 +125,25 @@ class VLLMEngine:
     async def generate(
         self, request: ModelRequest, endpoint: Endpoint | None, http: aiohttp.ClientSession
     ) -> ModelResponse:
-        """Generate once.  Log-probabilities (before temperature) come back where ``metadata["logprobs"]`` is true.
+        """Generate once; see :func:`~pytest_areal_eval.engines.wire.ask`.
 
-        Raises:
-            TransientError: it may succeed elsewhere or later.
-            RequestError: it never will.
-            PromptTooLong: the prompt fills the context.
+        Log-probabilities (before temperature) come back where ``metadata["logprobs"]`` is true.
         """
-        refuse_beam_search(request, self.name)
-        if request.messages is not None:
-            body = chat_body(request, self.info)
-            return await exchange(http, endpoint, "/v1/chat/completions", request, body, parse_chat)
-        body = completion_body(request, self.info)
-        return await exchange(http, endpoint, "/v1/completions", request, body, parse_completion)
+        return await ask(self, request, endpoint, http, ids=COMPLETIONS, chat=CHAT)
 
     async def abort(self, request: ModelRequest, endpoint: Endpoint | None, http: aiohttp.ClientSession) -> None:
         """vLLM frees a request's place when its connection closes, and the caller has closed it."""
+
+    async def reload(self, endpoint: Endpoint, http: aiohttp.ClientSession) -> None:
+        """Through its development endpoints, which ``VLLM_SERVER_DEV_MODE=1`` in its environment opens.
+
+        They ask for no token, so nothing here opens them.
+        """
+        call = {"method": "reload_weights", "kwargs": {"weights_path": self.model}}
+        await post_json(http, endpoint, "/collective_rpc", call)
+        emptied = await post_json(http, endpoint, "/reset_prefix_cache", {})
+        if emptied != {"success": True}:
+            raise TransientError(f"{endpoint.name} keeps its prefix cache: {describe(emptied)}")
 
     def _own(self) -> dict[str, Any]:
         spec = self.spec

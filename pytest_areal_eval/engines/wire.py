@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import TOP_K_OFF, ModelRequest, ModelResponse, StopReason
-from pytest_areal_eval.engines.base import Endpoint, EngineInfo, TransientError, describe
+from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo, TransientError, describe
 from pytest_areal_eval.engines.http import post_json, token_budget
 from pytest_areal_eval.errors import RequestError
 
@@ -21,6 +22,36 @@ if TYPE_CHECKING:
     import aiohttp
 
 ABORT_TIMEOUT_S = 1.0
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to ask: where, with which body, and how its answer is read."""
+
+    path: str
+    body: Callable[[ModelRequest, EngineInfo], dict[str, Any]]
+    parse: Callable[[Any], ModelResponse]
+
+
+async def ask(
+    engine: Engine,
+    request: ModelRequest,
+    endpoint: Endpoint | None,
+    http: aiohttp.ClientSession,
+    *,
+    ids: Form,
+    chat: Form,
+) -> ModelResponse:
+    """Generate once: ``chat`` for messages, ``ids`` for ids.
+
+    Raises:
+        TransientError: it may succeed elsewhere or later.
+        RequestError: it never will.
+        PromptTooLong: the prompt fills the context.
+    """
+    refuse_beam_search(request, engine.name)
+    form = ids if request.messages is None else chat
+    return await exchange(http, endpoint, form.path, request, form.body(request, engine.info), form.parse)
 
 
 async def exchange(
@@ -238,3 +269,8 @@ def stop_reason(kind: str) -> StopReason:
     if kind not in _STOP_REASONS:
         raise ValueError(f"unknown finish reason {kind!r}")
     return _STOP_REASONS[kind]
+
+
+GENERATE = Form("/generate", generate_body, parse_generate)
+COMPLETIONS = Form("/v1/completions", completion_body, parse_completion)
+CHAT = Form("/v1/chat/completions", chat_body, parse_chat)

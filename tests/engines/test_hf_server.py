@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.checkpoints import changed
 from support.embedded_server import CHECKPOINT, RunningServer, end, start_server, wait_until_ready
 
 LONG = {"max_new_tokens": 400, "ignore_eos": True}
@@ -310,3 +311,28 @@ def test_a_broken_checkpoint_ends_with_one_short_message(tmp_path: Path, fault: 
     assert str(path) in errors
     assert "Traceback" not in errors
     assert len(errors.strip().splitlines()) <= 3, errors
+
+
+def test_another_checkpoint_takes_the_models_place(tmp_path: Path, plain_model: Any, prompts: list[list[int]]) -> None:
+    """What ran before ends as aborted; what cannot be loaded ends the server."""
+    path = changed(tmp_path / "other")
+    other = type(plain_model).from_pretrained(path, dtype=torch.float32).eval()
+    server = start_server()
+    try:
+        wait_until_ready(server)
+        assert server.generate(prompts[0])["output_ids"] == generated(plain_model, prompts[0])
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(server.generate, prompts[0], max_new_tokens=1900, ignore_eos=True)
+            time.sleep(0.2)
+            status, answer = server.post("/update_weights_from_disk", {"model_path": str(path)})
+            assert running.result()["meta_info"]["finish_reason"]["type"] == "abort"
+        assert (status, answer["success"]) == (200, True)
+        assert server.generate(prompts[0])["output_ids"] == generated(other, prompts[0])
+        assert server.get("/model_info")[1]["model_path"] == str(path)
+        with pytest.raises((ConnectionError, http.client.HTTPException, OSError)):
+            server.post("/update_weights_from_disk", {"model_path": str(tmp_path)})
+        assert server.process.wait(timeout=10) == 78
+    finally:
+        errors = end(server)
+    assert f"cannot serve the checkpoint {tmp_path}" in errors
+    assert "Traceback" not in errors

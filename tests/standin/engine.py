@@ -33,6 +33,7 @@ class StandinEngine:
         self, replicas: int = 1, arguments: Sequence[str] = (), only: dict[int, Sequence[str]] | None = None
     ) -> None:
         self.replicas = replicas
+        self.model = "stand-in"
         self.info = EngineInfo()
         self._arguments = tuple(arguments)
         self._only = only or {}
@@ -40,7 +41,18 @@ class StandinEngine:
     def launch(self, name: str, token: str) -> Launch | None:
         """The server's command."""
         own = self._only.get(int(name.rsplit("/", 1)[1]), ())
-        argv = (sys.executable, SERVER, "--host", "{host}", "--port", "{port}", "--nonce", "{nonce}")
+        argv = (
+            sys.executable,
+            SERVER,
+            "--host",
+            "{host}",
+            "--port",
+            "{port}",
+            "--nonce",
+            "{nonce}",
+            "--model",
+            self.model,
+        )
         return Launch(argv + self._arguments + tuple(own), env={"AREAL_EVAL_TOKEN": token})
 
     async def discover(self, endpoint: Endpoint, http: aiohttp.ClientSession) -> EngineInfo:
@@ -82,6 +94,10 @@ class StandinEngine:
         """By its rid."""
         assert endpoint is not None
         await post_json(http, endpoint, "/abort_request", {"rid": request.rid})
+
+    async def reload(self, endpoint: Endpoint, http: aiohttp.ClientSession) -> None:
+        """As SGLang."""
+        await post_json(http, endpoint, "/update_weights_from_disk", {"model_path": self.model})
 
 
 class LocalEngine:

@@ -47,10 +47,15 @@ class VLLM(Standin):
     served_name = "tiny-math"
     root = "/models/tiny-math"
     kv_blocks = 1365
+    development = False
+    cached = True
 
     def pages(self) -> dict[str, Callable[[Request], Reply | None]]:
-        """It aborts by the closed connection alone."""
-        return {"/v1/models": self.models, "/metrics": self.metrics}
+        """It aborts by the closed connection alone; its development endpoints are closed by default."""
+        pages = {"/v1/models": self.models, "/metrics": self.metrics}
+        if self.development:
+            pages |= {"/collective_rpc": self.collective_rpc, "/reset_prefix_cache": self.reset_prefix_cache}
+        return pages
 
     def forms(self) -> dict[str, Callable[..., Reply]]:
         """OpenAI's two."""
@@ -67,6 +72,18 @@ class VLLM(Standin):
             "max_model_len": self.context_length,
         }
         return Reply({"object": "list", "data": [model]})
+
+    def collective_rpc(self, request: Request) -> Reply:
+        """A call of each worker's method; its prefix cache stays as it is."""
+        call = request.json()
+        assert call["method"] == "reload_weights"
+        refused = self.load_weights(call["kwargs"]["weights_path"]).status != 200
+        return Reply({"error": "the weights do not fit"}, 500) if refused else Reply({"results": [None]})
+
+    def reset_prefix_cache(self, request: Request) -> Reply:
+        """Empty it."""
+        self.cached = False
+        return Reply({"success": True})
 
     def metrics(self, request: Request) -> Reply:
         """The line that tells the KV cache's size."""

@@ -27,6 +27,9 @@ from standin.load import Load
 from standin.tokens import ByteTokenizer
 
 DEFAULT_ANSWER = "The answer is \\boxed{42}."
+OTHER_ANSWER = "The answer is \\boxed{41}."
+OTHER, REFUSED, DEADLY = "other", "refused", "deadly"
+"""Checkpoints that it can be asked to load: one answers otherwise, one is refused, one ends it."""
 KEY = re.compile(r"(?:Question|Item|id)\s*:?\s*([\w.-]+)")
 CUDA_MESSAGE = """\
 Traceback (most recent call last):
@@ -76,6 +79,7 @@ class Standin:
         self.tokenizer = tokenizer or ByteTokenizer()
         self.load = Load()
         self.health_delay_s: float | None = 0.0
+        self.model_path = "stand-in"
         self._ready_at = time.monotonic() + ready_after_s
         self.by_rid: dict[str, Job] = {}
         self._connections: set[Connection] = set()
@@ -112,6 +116,7 @@ class Standin:
             "/model_info": self._model_info,
             "/v1/models": self._models,
             "/abort_request": self._abort,
+            "/update_weights_from_disk": lambda request: self.load_weights(request.json()["model_path"]),
         }
 
     def forms(self) -> dict[str, Callable[..., Reply]]:
@@ -157,13 +162,22 @@ class Standin:
     def _model_info(self, request: Request) -> Reply:
         return Reply(
             {
-                "model_path": "stand-in",
+                "model_path": self.model_path,
                 "served_model_name": "stand-in",
                 "is_generation": True,
                 "context_length": self.context_length,
                 "max_batch": self.concurrency,
             }
         )
+
+    def load_weights(self, path: str) -> Reply:
+        """Load another checkpoint."""
+        if path == DEADLY:
+            self.die()
+        if path == REFUSED:
+            return Reply({"success": False, "message": "the weights do not fit"}, 400)
+        self.model_path = path
+        return Reply({"success": True, "message": "Succeeded to update model weights."})
 
     def _models(self, request: Request) -> Reply:
         model = {"id": "stand-in", "object": "model", "owned_by": "sglang", "max_model_len": self.context_length}
@@ -203,7 +217,7 @@ class Standin:
     def answer(self, prompt: str) -> str:
         """The text for a prompt: by the whole of it, by its key, by a part of it, else the default."""
         if not self.answers or prompt in self.answers:
-            return self.answers.get(prompt, DEFAULT_ANSWER)
+            return self.answers.get(prompt, OTHER_ANSWER if self.model_path == OTHER else DEFAULT_ANSWER)
         found = KEY.search(prompt)
         if found is not None and found[1] in self.answers:
             return self.answers[found[1]]
@@ -258,6 +272,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--nonce", default="")
+    parser.add_argument("--model", default="stand-in")
     parser.add_argument("--latency-ms", type=float, default=0.0)
     parser.add_argument("--answers", type=Path, help="JSON object: key to text")
     parser.add_argument("--faults", type=json.loads, default=[], help="JSON list of rules, see faults.Rule")
@@ -293,6 +308,7 @@ async def _serve(options: argparse.Namespace) -> None:
         ready_after_s=options.ready_after,
         tokenizer=tokenizer,
     )
+    server.model_path = options.model
     port = await server.listen(options.host, options.port)
     print(f"stand-in listens on http://{options.host}:{port}", flush=True)
     await asyncio.Event().wait()

@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         description=f"Serve a checkpoint.  {TOKEN_VARIABLE} in the environment is asked of every request.",
     )
     parser.add_argument("--model", required=True, help="checkpoint directory or hub name")
+    parser.add_argument("--tokenizer", metavar="PATH", help="its tokenizer, where that is not with the checkpoint")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"])
@@ -113,20 +114,32 @@ def _own_the_model(
 
 
 def _load_and_run(options: argparse.Namespace, service: Service, loop: asyncio.AbstractEventLoop) -> None:
+    path: str | None = options.model
+    while path is not None:
+        _serve_checkpoint(path, options, service, loop)
+        path, service.next_path = service.next_path, None
+
+
+def _serve_checkpoint(
+    path: str, options: argparse.Namespace, service: Service, loop: asyncio.AbstractEventLoop
+) -> None:
+    """Load a checkpoint and batch until the server ends or another one is to take its place."""
     from pytest_areal_eval.engines.hf_server.batcher import Batcher
     from pytest_areal_eval.engines.hf_server.loading import load
 
     model = load(
-        options.model,
+        path,
         dtype=options.dtype,
         rows=options.max_batch,
         context_length=options.context_length,
         trust_remote_code=options.trust_remote_code,
         threads=options.threads,
+        tokenizer=options.tokenizer,
     )
     batcher = Batcher(model.decoder, options.max_batch, lambda news: _announce(loop, news))
     service.batcher = batcher
     service.model = model  # from here on /health answers 200
+    loop.call_soon_threadsafe(service.loaded.set)
     note = f" because of {model.decoder_note}" if model.decoder_note else ""
     print(
         f"ready: {model.path} in {model.dtype} on {model.device}, {options.max_batch} sequences at once, "
@@ -135,6 +148,7 @@ def _load_and_run(options: argparse.Namespace, service: Service, loop: asyncio.A
         flush=True,
     )
     batcher.run()
+    service.batcher = None  # its cache and the model must not stand beside the next ones
 
 
 def _announce(loop: asyncio.AbstractEventLoop, news: list[Generation]) -> None:

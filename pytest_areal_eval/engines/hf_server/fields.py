@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_areal_eval.engines.hf_server.generation import Sampling
 
-_KINDS = {
+KINDS = {
     401: "AuthenticationError",
     404: "NotFoundError",
     500: "InternalServerError",
@@ -28,13 +28,7 @@ class RequestRefusedError(Exception):
     @property
     def body(self) -> dict[str, Any]:
         """``{"error": {message, type, param, code}}``."""
-        kinds = {
-            401: "AuthenticationError",
-            404: "NotFoundError",
-            500: "InternalServerError",
-            503: "ServiceUnavailable",
-        }
-        kind = kinds.get(self.status, "BadRequestError")
+        kind = KINDS.get(self.status, "BadRequestError")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.status}}
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pytest_areal_eval.engines.hf_server.loading import LoadedModel
 
 MAX_N = 1024
+IDLE_LIMIT_S = 10.0
 
 
 class Piece(NamedTuple):
@@ -38,15 +39,31 @@ class Piece(NamedTuple):
 
 @dataclass
 class Service:
-    """The server's state.  ``model`` and ``batcher`` are set once the model is ready."""
+    """The server's state.
+
+    Attributes:
+        served_name: the model's name in requests.
+        nonce: what ``/health`` returns.
+        rows: sequences at once.
+        model, batcher: set once the model is ready.
+        next_path: the checkpoint that takes the model's place.
+        loaded: set while a model is ready.
+        idle: set while no request runs.
+    """
 
     served_name: str
     nonce: str
     rows: int
     model: LoadedModel | None = None
     batcher: Batcher | None = None
+    next_path: str | None = None
+    loaded: asyncio.Event = field(default_factory=asyncio.Event)
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
     started_at: int = field(default_factory=lambda: int(time.time()))
     running: dict[str, list[Generation]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.idle.set()
 
     @property
     def ready(self) -> LoadedModel:
@@ -89,18 +106,22 @@ class Service:
 
     @contextmanager
     def _submitted(self, generations: list[Generation]) -> Iterator[None]:
-        assert self.batcher is not None
+        batcher = self.batcher
+        assert batcher is not None
         for generation in generations:
             self.running.setdefault(generation.rid, []).append(generation)
-        self.batcher.submit(generations)
+        self.idle.clear()
+        batcher.submit(generations)
         try:
             yield
         finally:
             unfinished = [g for g in generations if g.finish is None]
             if unfinished:
-                self.batcher.cancel(unfinished)
+                batcher.cancel(unfinished)
             for rid in {g.rid for g in generations}:
                 self.running.pop(rid, None)
+            if not self.running:
+                self.idle.set()
 
     async def complete(self, generations: list[Generation]) -> None:
         """Run generations to their end.
@@ -132,9 +153,28 @@ class Service:
 
     def abort(self, rids: Iterable[str]) -> None:
         """End the requests of these ids."""
-        assert self.batcher is not None
         for rid in rids:
-            self.batcher.cancel(self.running.get(rid, []))
+            if self.batcher is not None:
+                self.batcher.cancel(self.running.get(rid, []))
+
+    async def reload(self, path: str) -> None:
+        """Let another checkpoint take the model's place; requests that run end with "abort".
+
+        Raises:
+            RequestRefusedError: a model is being loaded already, or a request does not end.
+        """
+        self.ready  # noqa: B018 - refuses with 503
+        self.abort(self.running)
+        try:
+            async with asyncio.timeout(IDLE_LIMIT_S):
+                await self.idle.wait()
+        except TimeoutError:
+            raise RequestRefusedError(f"requests still run after {IDLE_LIMIT_S:g} s", status=503) from None
+        assert self.batcher is not None
+        self.model, self.next_path = None, path
+        self.loaded.clear()
+        self.batcher.close()
+        await self.loaded.wait()
 
 
 async def _follow(generation: Generation, queue: asyncio.Queue[Piece]) -> None:

@@ -1,4 +1,4 @@
-"""SGLang's own endpoints: ``/generate``, ``/abort_request``, ``/model_info``."""
+"""SGLang's own endpoints: ``/generate``, ``/abort_request``, ``/model_info``, ``/update_weights_from_disk``."""
 
 from __future__ import annotations
 
@@ -33,10 +33,19 @@ def routes(service: Service) -> list[web.RouteDef]:
         service.abort(list(service.running) if fields.flag("abort_all") else [fields.raw("rid", "")])
         return web.Response()
 
+    async def update_weights_from_disk(request: web.Request) -> web.Response:
+        fields = Fields(await read_json(request), {"model_path"})
+        path = fields.raw("model_path")
+        if not isinstance(path, str):
+            fields.refuse("model_path", "expected a checkpoint's path")
+        await service.reload(path)
+        return web.json_response({"success": True, "message": f"{path} is loaded"})
+
     return [
         web.get("/model_info", model_info),
         web.post("/generate", generate),
         web.post("/abort_request", abort_request),
+        web.post("/update_weights_from_disk", update_weights_from_disk),
     ]
 
 
