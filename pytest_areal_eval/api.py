@@ -47,6 +47,11 @@ class GenerationHyperparameters:
     use_beam_search: bool = False
     seed: int | None = None
 
+    @classmethod
+    def of(cls, settings: Any) -> GenerationHyperparameters:
+        """These settings, or AReaL's own object of that name as one of ours."""
+        return settings if isinstance(settings, cls) else cls(**_shared_fields(cls, settings))
+
     def new(self, **changes: Any) -> GenerationHyperparameters:
         """A copy with some fields changed; lists are copied too."""
         stop = None if self.stop is None else list(self.stop)
@@ -97,6 +102,11 @@ class GenerationHyperparameters:
         return 0.0 if self.greedy else self.temperature
 
 
+def _shared_fields(cls: type, other: Any) -> dict[str, Any]:
+    """The fields of a dataclass that another object has."""
+    return {f.name: getattr(other, f.name) for f in dataclasses.fields(cls) if hasattr(other, f.name)}
+
+
 _DEFAULT_SAMPLING = GenerationHyperparameters()
 _OPENAI_LENGTH = {
     "completions": "max_completion_tokens",
@@ -126,6 +136,15 @@ class ModelRequest:
     """Arguments of the chat template (``enable_thinking``, ``tools``), sent along with ``messages``."""
     prompt_text: str | None = None
     """``input_ids`` decoded, where somebody has done it already."""
+
+    @classmethod
+    def of(cls, request: Any) -> ModelRequest:
+        """This request, or AReaL's own object of that name as one of ours: then with log-probabilities, as there."""
+        if isinstance(request, cls):
+            return request
+        fields = _shared_fields(cls, request)
+        fields["gconfig"] = GenerationHyperparameters.of(fields.get("gconfig", GenerationHyperparameters()))
+        return cls(**{**fields, "metadata": {"logprobs": True, **fields.get("metadata", {})}})
 
     def copy(self) -> ModelRequest:
         """A copy that shares the tokenizer and the processor."""

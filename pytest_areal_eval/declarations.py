@@ -119,6 +119,13 @@ def scheduler_name(text: str) -> str:
     return text
 
 
+def tracker(text: str) -> str:
+    """One of the trackers."""
+    if text not in ("tensorboard", "wandb", "mlflow"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not tensorboard, wandb or mlflow")
+    return text
+
+
 def variable(text: str) -> str:
     """``NAME=VALUE`` of an environment."""
     name, equals, _ = text.partition("=")
@@ -282,6 +289,13 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("rescore", "Grade the answers of a run anew, with today's rewards; no model is run", metavar="RUN"),
     Option("from-run", "Decide today's gates on the scores of a run; nothing is run or graded", metavar="RUN"),
+    Option(
+        "track",
+        "Send the scores to tensorboard (files in the run's folder), wandb or mlflow; may be given several times",
+        tracker,
+        "list",
+        "NAME",
+    ),
     Option("results-dir", "Where runs are kept (default: eval-results)", metavar="DIR"),
     Option(
         "order", "Report items as they complete or as collected (default: auto)", order, metavar="ORDER", short=False
@@ -295,6 +309,7 @@ OPTIONS: tuple[Option, ...] = (
         metavar="KEY=VALUE",
     ),
     Option("show-config", "Print that configuration, where each value came from, and run nothing", kind="flag"),
+    Option("shim", "Answer imports of AReaL from this package where AReaL is not installed", kind="flag", short=False),
     Option("trust-remote-code", "Run code that a checkpoint or a dataset brings along", kind="flag"),
 )
 BY_NAME = {option.name: option for option in OPTIONS}

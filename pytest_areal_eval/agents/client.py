@@ -9,7 +9,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 TIMEOUT_S = 3600.0
@@ -22,6 +22,8 @@ class HttpClients:
     def __init__(self) -> None:
         self._transport: Any = None
         self._httpx: Any = None
+        self._shared = AsyncExitStack()
+        self._made: dict[str, Any] = {}
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Any]:
@@ -36,8 +38,25 @@ class HttpClients:
         async with self._httpx.AsyncClient(transport=transport, timeout=TIMEOUT_S, trust_env=False) as made:
             yield made
 
+    async def shared(self) -> Any:
+        """One client for whoever asks, open until :meth:`close`; None as in :meth:`client`."""
+        if "client" not in self._made:
+            self._made["client"] = await self._shared.enter_async_context(self.client())
+        return self._made["client"]
+
+    async def session(self) -> Any:
+        """One ``aiohttp.ClientSession`` for whoever asks, open until :meth:`close`."""
+        if "session" not in self._made:
+            import aiohttp
+
+            made = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(TIMEOUT_S))
+            self._made["session"] = await self._shared.enter_async_context(made)
+        return self._made["session"]
+
     async def close(self) -> None:
         """Close the connections."""
+        await self._shared.aclose()
+        self._made.clear()
         if self._transport is not None:
             await self._transport.aclose()
             self._transport = None

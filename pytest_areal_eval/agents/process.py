@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 from pytest_areal_eval.agents.client import HttpClients
@@ -152,6 +153,7 @@ class _Process:
                 group_size=job.group_size,
                 seed=job.seed,
                 rng=Random(job.seed),
+                agents=SimpleNamespace(clients=self._clients),
             )
         )
         found = self._ref.function.resolve()

@@ -91,6 +91,7 @@ class EpisodeEngine:
             RequestError: the servers refused it, or it failed too often.
             EngineLost: no replica is left.
         """
+        req = ModelRequest.of(req)
         if req.gconfig.n_samples != 1:
             raise ValueError(
                 f"n_samples={req.gconfig.n_samples} in a request: one request is one sample; "

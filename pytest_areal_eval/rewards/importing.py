@@ -17,6 +17,8 @@ from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
 
+from pytest_areal_eval import areal_shim
+
 
 def import_from_string(path: str) -> Any:
     """Import ``package.module.name``.
@@ -51,6 +53,7 @@ class FunctionRef:
         file: the module's source file.
         by_value: the pickled callable where it is no module-level function.
         sys_path: ``sys.path`` where it lives, so that its module's imports find the same modules.
+        areal_shim: whether its module's imports of AReaL are answered by this package there.
     """
 
     name: str
@@ -58,10 +61,13 @@ class FunctionRef:
     file: str = ""
     by_value: bytes = b""
     sys_path: tuple[str, ...] = ()
+    areal_shim: bool = False
 
     def resolve(self) -> Callable[..., Any]:
         """The function.  Raises what its module raises as it is imported."""
         sys.path[:] = [*self.sys_path, *(entry for entry in sys.path if entry not in self.sys_path)]
+        if self.areal_shim:
+            areal_shim.install()
         if not self.module and not self.by_value:
             return _callable(import_from_string(self.name), self.name)
         found: Any = _import_module(self.module, self.file) if self.module else None
@@ -78,16 +84,16 @@ def refer_to(fn: str | Callable[..., Any]) -> FunctionRef:
     Raises:
         TypeError: ``fn`` is neither, or holds something that cannot be pickled.
     """
-    sys_path = tuple(os.path.abspath(entry) for entry in sys.path)
+    sys_path, shim = tuple(os.path.abspath(entry) for entry in sys.path), areal_shim.is_installed()
     if isinstance(fn, str):
-        return FunctionRef(fn, sys_path=sys_path)
+        return FunctionRef(fn, sys_path=sys_path, areal_shim=shim)
     owner = _owner(_callable(fn, repr(fn)))
     module = sys.modules.get(getattr(owner, "__module__", None) or "")
     file = os.path.abspath(getattr(module, "__file__", None) or "") if _has_file(module) else ""
     module_name = module.__name__ if module is not None and module.__name__ != "__main__" else ""
     if isinstance(fn, FunctionType) and module_name and _lookup(module, fn.__qualname__) is fn:
-        return FunctionRef(fn.__qualname__, module_name, file, sys_path=sys_path)
-    return FunctionRef(_name(fn), module_name, file, dump(fn), sys_path)
+        return FunctionRef(fn.__qualname__, module_name, file, sys_path=sys_path, areal_shim=shim)
+    return FunctionRef(_name(fn), module_name, file, dump(fn), sys_path, shim)
 
 
 def dump(value: Any) -> bytes:

@@ -43,7 +43,8 @@ def _read(value: Any, where: str) -> Score:
         metrics = {key: _number(metric, where, f"metric {key!r}") for key, metric in value.metrics.items()}
         return replace(value, value=_number(value.value, where, "the reward"), metrics=metrics)
     if not isinstance(value, Mapping):
-        return Score(_number(value, where, "the reward"))
+        number = _number(value, where, "the reward")  # which may tell what was compared
+        return Score(number, {}, getattr(value, "extracted", None), getattr(value, "gold", None))
     key = next((key for key in _REWARD_KEYS if key in value), None)
     if key is None:
         names = ", ".join(map(repr, value)) or "none"

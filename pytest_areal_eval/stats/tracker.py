@@ -13,6 +13,7 @@ import inspect
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
@@ -127,21 +128,7 @@ class StatsTracker:
 
     def scope_func_wrapper(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """A decorator: what the function, a coroutine function too, records stands under ``name/``."""
-
-        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(function)
-            def call(*args: Any, **kwargs: Any) -> Any:
-                with self.scope(name):
-                    return function(*args, **kwargs)
-
-            @functools.wraps(function)
-            async def acall(*args: Any, **kwargs: Any) -> Any:
-                with self.scope(name):
-                    return await function(*args, **kwargs)
-
-            return acall if inspect.iscoroutinefunction(function) else call
-
-        return decorate
+        return within(lambda: self.scope(name))
 
     def export(self, key: str | None = None, reduce_group: None = None, reset: bool = True) -> dict[str, float]:
         """What was recorded, under AReaL's keys; empties the tracker unless told otherwise.
@@ -238,6 +225,25 @@ def use(trackers: Trackers) -> Iterator[Trackers]:
         yield trackers
     finally:
         _current.reset(token)
+
+
+def within(scope: Callable[[], AbstractContextManager[Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator that calls the function, or awaits the coroutine function, inside a context made for each call."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with scope():
+                return function(*args, **kwargs)
+
+        @functools.wraps(function)
+        async def acall(*args: Any, **kwargs: Any) -> Any:
+            with scope():
+                return await function(*args, **kwargs)
+
+        return acall if inspect.iscoroutinefunction(function) else call
+
+    return decorate
 
 
 def adopt(trackers: Trackers) -> Mapping[str, Cell]:

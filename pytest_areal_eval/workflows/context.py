@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from pytest_areal_eval.errors import ArealEvalError
+
 
 @dataclass(frozen=True)
 class WorkflowContext:
@@ -22,7 +24,8 @@ class WorkflowContext:
         seed: the request seed derived from (run seed, item id, episode index).
         rng: an episode-local random generator seeded with it; use this one, not the global generator.
         reward_pool: the killable pool that grades; None outside a controller.
-        agents: the endpoint that agents talk to and the processes that they run in; None outside a controller.
+        agents: the endpoint that agents talk to, the processes that they run in and HTTP clients; None where no episode
+            runs, the clients alone in an agent's process.
         place: its place among the episodes in flight, given up while it is graded.
     """
 
@@ -50,6 +53,33 @@ def get() -> WorkflowContext:
 def set(context: WorkflowContext) -> None:  # noqa: A001 - AReaL's name
     """Make ``context`` the running task's."""
     _current.set(context)
+
+
+async def get_aiohttp_session() -> Any:
+    """An ``aiohttp.ClientSession`` for the workflow's own requests; all episodes share it, and the run closes it."""
+    return await _clients().session()
+
+
+async def get_httpx_client() -> Any:
+    """An ``httpx.AsyncClient`` likewise, on aiohttp's connections.
+
+    Raises:
+        ArealEvalError: ``httpx-aiohttp`` is not installed, or no episode runs.
+    """
+    client = await _clients().shared()
+    if client is None:
+        raise ArealEvalError(
+            "workflow_context.get_httpx_client() needs httpx-aiohttp, which is not installed",
+            "pip install 'pytest-areal-eval[agents]'",
+        )
+    return client
+
+
+def _clients() -> Any:
+    agents = get().agents
+    if agents is None:
+        raise ArealEvalError("workflow_context has HTTP clients for running episodes, and none runs here")
+    return agents.clients
 
 
 def stat_scope() -> str:
