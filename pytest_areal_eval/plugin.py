@@ -31,10 +31,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    from pytest_areal_eval import hooks
+
+    pluginmanager.add_hookspecs(hooks)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None]:
+    if early_config.known_args_namespace.areal_shim or early_config.getini("areal_shim"):
+        _install_areal_shim(early_config)
     translated = translate_short_spellings(args, parser)
     if translated is not args:  # "--model DIR": DIR is a value and no place to look for conftests
         early_config.known_args_namespace.file_or_dir = parser.parse_known_args(translated).file_or_dir
@@ -107,6 +115,14 @@ def pytest_configure_node(node: Any) -> None:
     config = node.config
     _session(config)
     own_workers(config, _conclusion(config)).configure(node)
+
+
+def _install_areal_shim(config: pytest.Config) -> None:
+    """Before any conftest is imported, for as long as the configuration lives."""
+    from pytest_areal_eval import areal_shim
+
+    if areal_shim.install():
+        config.add_cleanup(areal_shim.uninstall)
 
 
 def _session(config: pytest.Config) -> Any:

@@ -152,7 +152,7 @@ class Run:
         """One request outside any episode."""
         assert self._around is not None
         async with Clock(limit_s) as clock:
-            return await self._around.client.generate(request, clock, Progress())
+            return await self._around.client.generate(ModelRequest.of(request), clock, Progress())
 
     def snapshot(self) -> Snapshot:
         """The run at this moment."""
