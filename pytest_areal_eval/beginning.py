@@ -48,6 +48,15 @@ def refuse_mistakes(config: pytest.Config, evaluations: EvaluationSession) -> No
     if "rescore" not in given and "from-run" not in given:  # which have no engine
         check_options(evaluations.settings)
     _refuse_unused_sources(evaluations)
+    trackers = evaluations.settings.get("track", [])
+    if trackers and "from-run" in given:
+        raise UserError(
+            "--track with --from-run: that run's scores were tracked when it was made", "Leave out --track."
+        )
+    if trackers and not hasattr(config, "workerinput"):
+        from pytest_areal_eval.trackers import register_trackers
+
+        register_trackers(config, trackers)
 
 
 def expected_rows(evaluations: EvaluationSession) -> Iterator[Row]:

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_areal_eval.beginning import baselines_of, expected_rows, header_lines, refuse_mistakes
 from pytest_areal_eval.errors import ArealEvalError, EngineLost, EngineStartError, SchedulerError, UserError
+from pytest_areal_eval.passing_on import pass_on
 from pytest_areal_eval.report.gates import Decided, decide_gates
 from pytest_areal_eval.report.live import LiveLine
 from pytest_areal_eval.report.scoreboard import Row, Scoreboard
@@ -148,9 +149,12 @@ class Conclusion:
             session.exitstatus = EXIT_INCONCLUSIVE
         if self.run.worker is None:
             _remember_missed(self.config, self.board, [found.nodeid for found in self.decided])
-        summaries = [row.summary() for row in self.board.with_results()]
+        rows = self.board.with_results()
+        summaries = [row.summary() for row in rows]
         try:
             self.run.finish(summaries, [found.to_dict() for found in self.decided], int(session.exitstatus))
+            if rows and self.run.folder is not None and self.run.worker is None:
+                self.evaluations.notes += pass_on(self.config, self.run, rows)
         except (ArealEvalError, OSError) as error:
             reporter = self.config.pluginmanager.get_plugin("terminalreporter")
             if reporter is not None:

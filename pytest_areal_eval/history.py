@@ -22,7 +22,7 @@ from pytest_areal_eval.options import Settings
 from pytest_areal_eval.report.saved import find_run, list_runs
 
 GIVEN_UP = (EpisodeStatus.CANCELLED, EpisodeStatus.ENGINE_LOST)
-OF_TODAY = frozenset({"results-dir", "gate", "gate-policy", "gate-partial", "baseline", "order", "resume"})
+OF_TODAY = frozenset({"results-dir", "gate", "gate-policy", "gate-partial", "baseline", "order", "resume", "track"})
 """Options that ``--rescore`` and ``--from-run`` do not take over from the run."""
 
 

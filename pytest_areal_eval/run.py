@@ -217,6 +217,11 @@ class Run:
         if self._journal is not None and self._resumed is None:
             self._journal.append(episode)
 
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """What ``run.json`` says."""
+        return self._info
+
     def finish(self, summaries: Sequence[Summary], gates: Sequence[Mapping[str, Any]], exit_status: int) -> None:
         """Write the end of the run and close its files."""
         if self.folder is None:

@@ -89,7 +89,8 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, warm: None
     of the others that are loaded).
     """
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    monkeypatch.delenv("CI", raising=False)
+    for name in ("CI", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
 
     def make(
         rows: int = 6,
