@@ -238,10 +238,7 @@ class Run:
         self.pool.set_limit((self._settings.max_concurrency or replicas * self._engine.info.concurrency) * (ready > 0))
 
     def _note(self, episode: Episode) -> None:
-        try:
-            self.trackers.add(areal_cells([episode]))
-        except ValueError as error:  # two workflows use one key
-            self._emit("warning", f"statistics of item {episode.item_id!r} are left out: {error}")
+        self.trackers.add(areal_cells([episode]))
         try:
             self._on_episode(episode)
         except BaseException:

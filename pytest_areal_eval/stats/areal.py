@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pytest_areal_eval.api import EpisodeStatus
-from pytest_areal_eval.stats.cells import Cell, ReduceType, add_cell, cell_of, export_cells
+from pytest_areal_eval.stats.cells import Cell, ReduceType, add_apart, cell_of, export_cells
 from pytest_areal_eval.stats.results import EpisodeResult
 
 SCOPE = "eval-rollout"
@@ -34,32 +34,30 @@ class Counted(Protocol):
     def stats(self) -> Mapping[str, Mapping[str, Any]]: ...
 
 
-def areal_cells(episodes: Iterable[Counted], scope: str = SCOPE) -> dict[str, Cell]:
+def areal_cells(episodes: Iterable[Counted]) -> dict[str, Cell]:
     """What episodes come to, by key; those that were given up are in no number.
 
     Args:
         episodes: any number of them.
-        scope: what stands before ``reward``, ``accepted``, ``rejected`` and the metrics.
-
-    Raises:
-        ValueError: two of them recorded a key as different things.
     """
     finished = [e for e in episodes if e.status is not EpisodeStatus.CANCELLED]
     if not finished:
         return {}
     rejected = sum(e.status.kind == "error" for e in finished)
     cells = {
-        f"{scope}/reward": cell_of([e.counted_reward for e in finished], ReduceType.SCALAR),
-        f"{scope}/accepted": cell_of([float(len(finished) - rejected)], ReduceType.SUM),
-        f"{scope}/rejected": cell_of([float(rejected)], ReduceType.SUM),
+        f"{SCOPE}/reward": cell_of([e.counted_reward for e in finished], ReduceType.SCALAR),
+        f"{SCOPE}/accepted": cell_of([float(len(finished) - rejected)], ReduceType.SUM),
+        f"{SCOPE}/rejected": cell_of([float(rejected)], ReduceType.SUM),
+        **own_cells(finished),
     }
-    own = own_cells(finished)
-    metrics: dict[str, list[float]] = defaultdict(list, {"timeperf/episode": [e.latency_s for e in finished]})
+    measured: dict[str, list[float]] = defaultdict(list, {"timeperf/episode": [e.latency_s for e in finished]})
     for episode in finished:
         for name, value in episode.metrics.items():
-            metrics[f"{scope}/{name}"].append(value)
-    cells |= {key: cell_of(values, ReduceType.SCALAR) for key, values in metrics.items() if key not in cells}
-    return cells | own
+            if (key := f"{SCOPE}/{name}") not in episode.stats and key not in OURS:
+                measured[key].append(value)
+    for key, values in measured.items():
+        add_apart(cells, key, cell_of(values, ReduceType.SCALAR))
+    return cells
 
 
 def own_cells(episodes: Iterable[Counted]) -> dict[str, Cell]:
@@ -68,7 +66,7 @@ def own_cells(episodes: Iterable[Counted]) -> dict[str, Cell]:
     for episode in episodes:
         for key, raw in episode.stats.items():
             if key not in OURS:
-                add_cell(cells, key, Cell.read(raw))
+                add_apart(cells, key, Cell.read(raw))
     return cells
 
 

@@ -97,6 +97,12 @@ def add_cell(cells: dict[str, Cell], key: str, new: Cell) -> None:
     cell.min, cell.max = _least(cell.min, new.min), -_least(-cell.max, -new.max)
 
 
+def add_apart(cells: dict[str, Cell], key: str, new: Cell) -> None:
+    """Merge as :func:`add_cell`; what comes as something else than before gets a key of its own, ``key (type)``."""
+    same = cells.get(key, new).type is new.type
+    add_cell(cells, key if same else f"{key} ({new.type})", new)
+
+
 def check_type(key: str, new: Cell, before: ReduceType) -> None:
     """Raise ValueError where a key that was recorded as ``before`` comes as something else."""
     if new.type is not before:

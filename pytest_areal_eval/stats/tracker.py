@@ -200,9 +200,10 @@ class Trackers:
         self.get().merge(states)
 
     def add(self, cells: Mapping[str, Cell]) -> None:
-        """Add what an episode recorded."""
+        """Add what an episode came to; a key that is something else already gets the type behind it."""
         for key, cell in cells.items():
-            self.get()._add(key, cell)
+            same = self._types.get(key, cell.type) is cell.type
+            self.get()._add(key if same else f"{key} ({cell.type})", cell)
 
     def _take(self, reset: bool) -> dict[str, Cell]:
         with self._lock:

@@ -60,6 +60,15 @@ def test_what_a_workflow_recorded_replaces_its_metric_and_never_the_reward() -> 
     assert own_stats([scored(stats=own)]) == {"eval-rollout/turns": 3.0, "eval-rollout/turns__count": 1}
 
 
+def test_a_metric_and_a_record_of_one_key_are_merged_or_kept_apart() -> None:
+    own, metric = scored(stats=recorded(turns=3.0)), scored(metrics={"turns": 5.0})
+    assert session_stats({"test_a": [own, metric]})["eval-rollout/turns"] == 4.0
+    t = StatsTracker("eval-rollout")
+    t.denominator(turns=[True])
+    other = session_stats({"test_a": [own, scored(stats=t.state()), metric]})
+    assert (other["eval-rollout/turns"], other["eval-rollout/turns (sum)"]) == (4.0, 1.0)
+
+
 def test_recorded_statistics_travel_on_reports_and_in_the_journal() -> None:
     episode = Episode(item_id="a", status=S.SCORED, reward=1.0, stats=recorded(turns=2.0, worst=float("inf")))
     line = encode_line(episode_to_dict(episode))
