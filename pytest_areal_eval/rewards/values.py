@@ -12,6 +12,10 @@ from pytest_areal_eval.api import Score
 from pytest_areal_eval.errors import GraderError
 
 _REWARD_KEYS = ("reward", "rewards", "score")
+_TRAINING = frozenset(
+    {"input_ids", "loss_mask", "logprobs", "versions", "attention_mask", "begin_of_trajectory", "seqlens"}
+)
+"""What AReaL's workflows return beside the rewards; of one token each they would look like metrics."""
 _HINT = "Return a number, a one-element array, a Score, or a dict with the key 'reward'."
 
 
@@ -21,6 +25,8 @@ def as_score(value: Any, where: str, reward_range: tuple[float, float] | None = 
     Args:
         value: a float, int, bool, numpy or torch scalar, an array, tensor or list of one element, a :class:`Score`, or
             a dict that holds one of these under ``reward``, ``rewards`` or ``score`` and further numbers as metrics.
+            As AReaL's workflows return them: ``rewards`` of shape [n], of which the mean counts, and a dict of
+            interactions with a ``reward`` each, of which the last one's counts.
         where: the item, as messages name it.
         reward_range: lowest and highest reward that is allowed, both included; None allows every finite number.
 
@@ -45,6 +51,8 @@ def _read(value: Any, where: str) -> Score:
     if not isinstance(value, Mapping):
         number = _number(value, where, "the reward")  # which may tell what was compared
         return Score(number, {}, getattr(value, "extracted", None), getattr(value, "gold", None))
+    if value and all(hasattr(inner, "reward") for inner in value.values()):
+        return Score(_last_reward(value, where), {"interactions": float(len(value))})
     key = next((key for key in _REWARD_KEYS if key in value), None)
     if key is None:
         names = ", ".join(map(repr, value)) or "none"
@@ -52,13 +60,29 @@ def _read(value: Any, where: str) -> Score:
     metrics = {
         str(name): _number(metric, where, f"metric {name!r}")
         for name, metric in value.items()
-        if name != key and _is_numeric(metric)
+        if name != key and name not in _TRAINING and _is_numeric(metric)
     }
     inner = value[key]
+    if key == "rewards" and (several := _several(inner)):
+        numbers = [_number(one, where, "a reward") for one in several]
+        return Score(sum(numbers) / len(numbers), {**metrics, "n_rewards": float(len(numbers))})
     if isinstance(inner, Score):
         score = _read(inner, where)
         return replace(score, metrics={**score.metrics, **metrics})
     return Score(_number(inner, where, "the reward"), metrics, _text(value, "extracted"), _text(value, "gold"))
+
+
+def _last_reward(interactions: Mapping[Any, Any], where: str) -> float:
+    found = [inner.reward for inner in interactions.values() if inner.reward is not None]
+    if not found:
+        raise GraderError(f"{where}: none of the {len(interactions)} interactions has a reward", _HINT)
+    return _number(found[-1], where, "the last interaction's reward")
+
+
+def _several(value: Any) -> list[Any]:
+    """The elements of a list, an array or a tensor of one dimension and more than one of them; else nothing."""
+    shape = tuple(getattr(value, "shape", (len(value),) if isinstance(value, list | tuple) else ()))
+    return list(value) if len(shape) == 1 and shape[0] > 1 else []
 
 
 def _number(value: Any, where: str, what: str) -> float:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,22 @@ def test_a_tensor_of_one_element_is_a_reward() -> None:
     assert as_score({"rewards": torch.tensor([[0.5]])}, "[0042]").value == 0.5
 
 
+@pytest.mark.parametrize("kind", ["list", "numpy", "torch"])
+def test_a_trajectory_of_areals_is_scored_by_its_rewards(kind: str) -> None:
+    """Shape [1] as its workflows return them, [n] where one samples several times; its tensors are no metrics."""
+    make: Any = {"list": list, "numpy": np.array}.get(kind) or pytest.importorskip("torch").tensor
+    tensors = {"input_ids": make([7]), "versions": make([0]), "attention_mask": make([True])}
+    assert as_score({**tensors, "rewards": make([0.5])}, "[0]") == Score(0.5)
+    assert as_score({**tensors, "rewards": make([1.0, 0.0, 0.5, 0.5])}, "[0]") == Score(0.5, {"n_rewards": 4.0})
+
+
+def test_of_interactions_the_last_that_has_a_reward_counts() -> None:
+    made = {f"chatcmpl-{n}": SimpleNamespace(reward=reward) for n, reward in enumerate((1.0, np.float32(0.25), None))}
+    assert as_score(made, "[0]") == Score(0.25, {"interactions": 3.0})
+    with pytest.raises(GraderError, match=r"\[0\]: none of the 1 interactions has a reward"):
+        as_score({"a": SimpleNamespace(reward=None)}, "[0]")
+
+
 def test_a_dict_s_other_numbers_are_metrics() -> None:
     score = as_score({"reward": 1, "turns": 3, "ok": True, "note": "fast", "extracted": "5", "gold": "6"}, "[0042]")
     assert score == Score(1.0, {"turns": 3.0, "ok": 1.0}, "5", "6")
@@ -48,6 +65,8 @@ def test_a_score_within_a_dict_keeps_what_it_saw() -> None:
         (None, "the reward is NoneType None, not one number"),
         ([1, 2], "the reward is list [1, 2], not one number"),
         (np.array([1.0, 2.0]), "of shape (2,), not one number"),
+        ({"rewards": np.zeros((2, 2))}, "of shape (2, 2), not one number"),
+        ({"rewards": []}, "the reward is list [], not one number"),
         ({"rewrad": 1}, "a dict without the key 'reward' (keys: 'rewrad')"),
         ({}, "a dict without the key 'reward' (keys: none)"),
         ({"reward": None}, "the reward is NoneType None"),
