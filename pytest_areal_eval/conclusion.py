@@ -115,12 +115,14 @@ class Conclusion:
             reporter.write_line(printable(str(failure)))
         if self.config.option.verbose < -1 or not (rows or self.decided):
             return
+        from pytest_areal_eval.report.stats import stats_lines
         from pytest_areal_eval.report.table import summary_lines
 
         reporter.write_sep("=", "areal-eval")
         if rows:
             width = self.config.get_terminal_writer().fullwidth if reporter.isatty else None
-            for line in summary_lines(rows, width):
+            whole = self.config.option.verbose > 0
+            for line in [*summary_lines(rows, width), *stats_lines(rows, width, whole=whole)]:
                 reporter.write_line(line)
         for line, markup in _gate_lines(self.decided, self.board):
             reporter.write_line(line, **markup)
@@ -149,11 +151,14 @@ class Conclusion:
             session.exitstatus = EXIT_INCONCLUSIVE
         if self.run.worker is None:
             _remember_missed(self.config, self.board, [found.nodeid for found in self.decided])
+        from pytest_areal_eval.report.stats import write_stats
+
         rows = self.board.with_results()
         summaries = [row.summary() for row in rows]
         try:
             self.run.finish(summaries, [found.to_dict() for found in self.decided], int(session.exitstatus))
             if rows and self.run.folder is not None and self.run.worker is None:
+                write_stats(self.run.folder.path, rows)
                 self.evaluations.notes += pass_on(self.config, self.run, rows)
         except (ArealEvalError, OSError) as error:
             reporter = self.config.pluginmanager.get_plugin("terminalreporter")

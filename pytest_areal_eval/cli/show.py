@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.cli.common import add_run, load, pick, say, say_table, width
+from pytest_areal_eval.report.stats import stats_json, stats_lines
 from pytest_areal_eval.report.text import answer_of
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--evaluation", metavar="NAME", help="only this one")
     parser.add_argument("--item", metavar="ID", help="everything about one item")
     parser.add_argument("--missed", type=int, nargs="?", const=20, metavar="N", help="list items below the pass mark")
+    parser.add_argument("--stats", action="store_true", help="print AReaL's dictionary of statistics, whole")
     parser.add_argument("--json", action="store_true", help="print the summaries as JSON")
     parser.set_defaults(run=run)
 
@@ -35,7 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Print what was asked for."""
     saved = load(arguments.run_name, arguments.results_dir)
     evaluations = pick(saved, arguments.evaluation)
-    if arguments.json:
+    if arguments.json and arguments.stats:
+        print(stats_json([e.row for e in evaluations]))
+    elif arguments.stats:
+        _show_stats(evaluations, whole=True)
+    elif arguments.json:
         print(json.dumps({e.name: e.row.summary().to_dict() for e in evaluations}, indent=2))
     elif arguments.item is not None:
         _show_item(saved, evaluations, arguments.item)
@@ -60,6 +66,7 @@ def _show_table(saved: SavedRun, evaluations: Sequence[SavedEvaluation]) -> None
     say(f"{saved.name}: {', '.join(saved.models) or 'no model'}")
     for line in summary_lines([e.row for e in evaluations], width()):
         say(line)
+    _show_stats(evaluations, whole=False)
     names = {e.name for e in evaluations}
     for gate in saved.info.get("gates", []):
         if gate["evaluation"] in names:
@@ -71,6 +78,11 @@ def _show_table(saved: SavedRun, evaluations: Sequence[SavedEvaluation]) -> None
             )
     if saved.info.get("status") == "started":
         say("the run has not finished, or was killed; these are the items that are in its journal")
+
+
+def _show_stats(evaluations: Sequence[SavedEvaluation], *, whole: bool) -> None:
+    for line in stats_lines([e.row for e in evaluations], width(), whole=whole):
+        say(line)
 
 
 def _show_missed(evaluations: Sequence[SavedEvaluation], limit: int) -> None:

@@ -28,10 +28,15 @@ def export_stats(rows: Sequence[Row]) -> dict[str, float]:
     return session_stats(_episodes(rows))
 
 
+def stats_json(rows: Sequence[Row]) -> str:
+    """The dictionary as strict JSON: what is not finite is null."""
+    strict = {key: value if math.isfinite(value) else None for key, value in export_stats(rows).items()}
+    return json.dumps(strict, indent=2)
+
+
 def write_stats(folder: Path, rows: Sequence[Row]) -> None:
     """Write it beside the journal, for tools that read AReaL's."""
-    strict = {key: value if math.isfinite(value) else None for key, value in export_stats(rows).items()}
-    (folder / NAME).write_text(json.dumps(strict, indent=2) + "\n", encoding="utf-8")
+    (folder / NAME).write_text(stats_json(rows) + "\n", encoding="utf-8")
 
 
 def stats_lines(rows: Sequence[Row], width: int | None, *, whole: bool) -> list[str]:
