@@ -27,8 +27,6 @@ def look_back(run: Run) -> tuple[History, RunFolder | None] | None:
         return None
     purpose, text = asked
     groups = run.evaluations.groups.values()
-    if run.worker is not None:
-        raise ConfigError(f"--{purpose} does not work with -n", "Leave -n out; episodes run concurrently without it.")
     names = [group.name for group in groups]
     path = find(purpose, text, run.results_dir, names)
     goes_on = purpose == "resume" and not run.config.option.collectonly

@@ -54,6 +54,7 @@ class Run:
         evaluations.on_answer = self.record_answer
         evaluations.on_recalled = self.record_recalled
         evaluations.open_run = self.open
+        evaluations.describe_model = self.describe_model
         if self.worker is not None:
             evaluations.runs_here = self.worker.runs
 
@@ -278,7 +279,7 @@ class Run:
 
     def describe_model(self, model: str | None) -> None:
         """Add a checkpoint's identity to ``run.json``; reads its files, so better while its servers start."""
-        if model is None or self.folder is None or self.worker is not None:
+        if model is None or self.folder is None or self.worker is not None or model in self._info["models"]:
             return
         from pytest_areal_eval.engine_choice import checkpoint_of
         from pytest_areal_eval.journal import checkpoint_fingerprint

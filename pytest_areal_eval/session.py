@@ -123,6 +123,7 @@ class EvaluationSession:
         self.on_recalled: Callable[[Episode], None] = lambda episode: None
         self.history: History | None = None
         self.open_run: Callable[[], object] = lambda: None
+        self.describe_model: Callable[[str | None], None] = lambda model: None
         self.runs_here: Callable[[pytest.Item], bool] = lambda item: True
         self.controllers: list[RolloutController] = []
         self.engine_error: ArealEvalError | None = None
@@ -193,6 +194,8 @@ class EvaluationSession:
         """
         self._check_scopes(group)
         self.open_run()
+        if self.needs_engine(group.model):  # already done where the controller is the plugin's own
+            self.describe_model(group.model or next(iter(self.settings.get("model", [])), None))
         _spare_log_capture()
         if controller.on_episode is None:
             controller.on_episode = self.on_episode

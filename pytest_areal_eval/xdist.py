@@ -187,10 +187,17 @@ def own_workers(config: pytest.Config, conclusion: Conclusion) -> Owner:
     """
     if conclusion.owner is None:
         from pytest_areal_eval.backends import check_options
+        from pytest_areal_eval.trackers import register_trackers
 
         settings = conclusion.evaluations.settings
+        asked = next((name for name in ("resume", "rescore", "from-run") if name in settings.given), None)
+        if asked is not None:
+            raise pytest.UsageError(
+                f"--{asked} does not work with -n\nLeave -n out; episodes run concurrently without it."
+            )
         try:
             check_options(settings)
+            register_trackers(config, settings.get("track", []))
         except UserError as error:
             raise pytest.UsageError(str(error)) from error
         if len(settings.get("model", [])) > 1:

@@ -60,6 +60,15 @@ def test_a_conftest_and_tensorboard_hear_of_the_run_once_it_is_written(suite: Su
     assert {"test_gsm/pass_at_2", "test_gsm/mean_output_tokens", "test_gsm/reward_se"} <= found.keys()
 
 
+def test_the_controlling_process_passes_on_what_workers_found(suite: Suite) -> None:
+    made = suite(rows=3, more=', gates=["reward >= 0.5"]')
+    add_to_conftest(made, HOOK)
+    assert made.runpytest_subprocess("-n2", "--track=tensorboard").ret == pytest.ExitCode.OK
+    assert (made.path / "hook.txt").read_text().splitlines()[1:] == ["test_gsm  None 0.6667"]
+    (file,) = (made.path / "eval-results").glob("2*/tensorboard/*")
+    assert dict(scalars(file))["test_gsm/reward"][1] == pytest.approx(2 / 3)
+
+
 def test_without_the_option_nothing_is_written_for_trackers(suite: Suite) -> None:
     made = suite(rows=2)
     made.runpytest()

@@ -242,6 +242,35 @@ def test_other_data_or_code_is_refused(suite: Suite, old: str, new: str, said: s
     refused(made.runpytest_subprocess("--resume"), pytest.ExitCode.USAGE_ERROR, said)
 
 
+def test_another_checkpoint_under_the_same_path_is_refused(suite: Suite, engine_counts: Counts) -> None:
+    """C29b: the old checkpoint's results came back after its files were overwritten."""
+    made = suite(rows=4)
+    folder = made.path / "ckpt"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama", "max_position_embeddings": 99999}')
+    (folder / "model.safetensors").write_bytes(b"x" * 99)
+    made.runpytest("--model=ckpt")
+    engine_counts()
+    again = made.runpytest("--model=ckpt", "--resume")
+    assert (again.ret, engine_counts()) == (pytest.ExitCode.OK, {})
+    moved = folder.rename(made.path / "elsewhere")
+    assert made.runpytest("--model=elsewhere", "--resume").ret == pytest.ExitCode.OK
+    (moved / "model.safetensors").write_bytes(b"x" * 98 + b"y")
+    said = "--model=elsewhere: the checkpoint's files are others: fingerprint * was evaluated, * is there now"
+    refused(made.runpytest_subprocess("--model=elsewhere", "--resume"), pytest.ExitCode.USAGE_ERROR, f"*{said}")
+
+
+def test_workers_do_not_resume(suite: Suite) -> None:
+    """Two processes cannot write one journal's end; the message says how to go on."""
+    made = suite(rows=4)
+    made.runpytest()
+    before = (newest(made) / "episodes.jsonl").read_bytes()
+    result = made.runpytest("-n2", "--resume")
+    said = ("--resume does not work with -n", "Leave -n out; episodes run concurrently without it.")
+    refused(result, pytest.ExitCode.USAGE_ERROR, *said)
+    assert (newest(made) / "episodes.jsonl").read_bytes() == before
+
+
 def test_a_reordered_dataset_is_the_same_one(suite: Suite, engine_counts: Counts) -> None:
     made = suite(rows=6)
     first = made.runpytest()
