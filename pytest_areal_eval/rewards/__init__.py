@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pytest_areal_eval.rewards.answers import final_text, unfinished_thinking
     from pytest_areal_eval.rewards.choice import choice_reward_fn, exact_match_reward_fn
+    from pytest_areal_eval.rewards.geometry3k import clevr_count_70k_reward_fn, geometry3k_reward_fn
     from pytest_areal_eval.rewards.gsm8k import gsm8k_reward_fn, verify_gold
     from pytest_areal_eval.rewards.importing import import_from_string
     from pytest_areal_eval.rewards.math import math_reward_fn
@@ -23,8 +24,10 @@ _HOMES = {
     "RewardPool": "pool",
     "as_score": "values",
     "choice_reward_fn": "choice",
+    "clevr_count_70k_reward_fn": "geometry3k",
     "exact_match_reward_fn": "choice",
     "final_text": "answers",
+    "geometry3k_reward_fn": "geometry3k",
     "gsm8k_reward_fn": "gsm8k",
     "import_from_string": "importing",
     "math_reward_fn": "math",
@@ -37,8 +40,10 @@ __all__ = [
     "RewardPool",
     "as_score",
     "choice_reward_fn",
+    "clevr_count_70k_reward_fn",
     "exact_match_reward_fn",
     "final_text",
+    "geometry3k_reward_fn",
     "gsm8k_reward_fn",
     "import_from_string",
     "math_reward_fn",

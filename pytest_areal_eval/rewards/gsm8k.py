@@ -59,7 +59,7 @@ def verify_gold(answer: Any) -> str | None:
     gold = _gold(answer)
     if not gold:
         return "the gold answer is empty"
-    if _amount(gold) is not None:
+    if parse_amount(gold) is not None:
         return None
     if not re.search(r"\d", gold):
         return f"the gold answer {gold[:80]!r} has no number"
@@ -81,13 +81,13 @@ def _parse_found(found: Found) -> list[Any]:
 
 def _parse_marked(text: str, box: bool = False) -> list[Any]:
     """Parse what is an answer and nothing else: an amount with its currency and unit, or an expression."""
-    amount = _amount(text)
+    amount = parse_amount(text)
     if amount is not None:
         return parse(amount)
     return parse(f"\\boxed{{{text}}}" if box else text)
 
 
-def _amount(text: str) -> str | None:
+def parse_amount(text: str) -> str | None:
     """``$1,200 per day`` as ``1200``; None where the text is not a number with a unit (``3 million``, ``72x``)."""
     match = _AMOUNT.fullmatch(text) if len(text) <= _LONGEST_AMOUNT else None
     if match is None or _SCALES.search(match["unit"]):
