@@ -56,8 +56,7 @@ def inspect_checkpoint(path: str) -> Checkpoint:
     config = _json(folder / "config.json", path)
     if not any(next(folder.glob(pattern), None) for pattern in WEIGHTS):
         raise CheckpointError(f"--model={path}: no weights there (looked for {', '.join(WEIGHTS)})")
-    text = config.get("text_config")
-    text = text if isinstance(text, dict) and text else config
+    text = _text(config)
     length = next((int(text[key]) for key in CONTEXT_KEYS if isinstance(text.get(key), int)), None)
     defaults = folder / "generation_config.json"
     return Checkpoint(
@@ -72,6 +71,12 @@ def inspect_checkpoint(path: str) -> Checkpoint:
 def same_form(one: Checkpoint, other: Checkpoint) -> bool:
     """Whether two checkpoints differ in their weights alone, so that a server of one can load the other's."""
     return one.local and other.local and _form(Path(one.path)) == _form(Path(other.path))
+
+
+def is_plain(path: str) -> bool:
+    """Whether a checkpoint's config.json says that nothing is quantized and that embeddings are not tied."""
+    config = _json(Path(path) / "config.json", path)
+    return "quantization_config" not in config and _text(config).get("tie_word_embeddings", True) is False
 
 
 def _form(folder: Path) -> dict[str, Any]:
@@ -169,6 +174,12 @@ def _json(file: Path, path: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise CheckpointError(f"--model={path}: {file.name} holds no JSON object")
     return found
+
+
+def _text(config: dict[str, Any]) -> dict[str, Any]:
+    """A config's part about the language model, which is all of it where there is nothing else."""
+    text = config.get("text_config")
+    return text if isinstance(text, dict) and text else config
 
 
 def _near(folder: Path) -> str:

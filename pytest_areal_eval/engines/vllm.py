@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import ModelRequest, ModelResponse
+from pytest_areal_eval.checkpoint import is_plain
 from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Gang, Launch, TransientError, describe
 from pytest_areal_eval.engines.http import get_json, get_text, post_json
 from pytest_areal_eval.engines.installed import Wanted
@@ -129,7 +130,7 @@ class VLLMEngine:
 
         Log-probabilities (before temperature) come back where ``metadata["logprobs"]`` is true.
         """
-        return await ask(self, request, endpoint, http, ids=COMPLETIONS, chat=CHAT)
+        return await ask(self, request, endpoint, http, ids=COMPLETIONS, chat=CHAT, pictures=PICTURED_CHAT)
 
     async def abort(self, request: ModelRequest, endpoint: Endpoint | None, http: aiohttp.ClientSession) -> None:
         """vLLM frees a request's place when its connection closes, and the caller has closed it."""
@@ -137,8 +138,11 @@ class VLLMEngine:
     async def reload(self, endpoint: Endpoint, http: aiohttp.ClientSession) -> None:
         """Through its development endpoints, which ``VLLM_SERVER_DEV_MODE=1`` in its environment opens.
 
-        They ask for no token, so nothing here opens them.
+        They ask for no token, so nothing here opens them.  The reload of 0.32 leaves the output layer of tied
+        embeddings as it was, and warns that it may not fit quantized weights: neither is asked for.
         """
+        if not is_plain(self.model):
+            raise RequestError("vLLM's reload is not whole where embeddings are tied or weights are quantized")
         call = {"method": "reload_weights", "kwargs": {"weights_path": self.model}}
         await post_json(http, endpoint, "/collective_rpc", call)
         emptied = await post_json(http, endpoint, "/reset_prefix_cache", {})

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from engines.servers import MODEL, spec
+from support.checkpoints import changed, untied
 
 from pytest_areal_eval.checkpoint import load_tokenizer
 from pytest_areal_eval.controller import ControllerSettings, RolloutController
+from pytest_areal_eval.controller.settings import Needs
 from pytest_areal_eval.engines.sglang import SGLangEngine
 from pytest_areal_eval.engines.vllm import VLLMEngine
 from pytest_areal_eval.schedulers.local import LocalScheduler
@@ -25,14 +27,16 @@ ENGINES = {"vllm": (VLLMEngine, "vllm-0.32"), "sglang": (SGLangEngine, "sglang-0
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, RolloutController]]:
-    """Each engine's server, as the plugin starts it."""
+    """Each engine's server, as the plugin starts it; with an output layer of its own, which vLLM's reload needs."""
     kind = str(request.param)
     python = BUILT / kind / "bin/python"
     if not python.exists():
         pytest.skip(f"{python} is not there: make engines")
-    engine = ENGINES[kind][0](spec(kind, python=str(python)))
-    scheduler = LocalScheduler(log_dir=tmp_path_factory.mktemp("logs"), gpus=())
-    settings = ControllerSettings(restarts=0, start_timeout_s=600.0)
+    folder = tmp_path_factory.mktemp(kind)
+    engine = ENGINES[kind][0](spec(kind, python=str(python), model=str(untied(folder / "tiny-math"))))
+    scheduler = LocalScheduler(log_dir=folder / "logs", gpus=())
+    needs = Needs(env={"VLLM_SERVER_DEV_MODE": "1"})
+    settings = ControllerSettings(restarts=0, start_timeout_s=600.0, needs=needs)
     with RolloutController(
         engine, scheduler, settings=settings, tokenizer=lambda: load_tokenizer(str(MODEL), need_template=True)
     ) as controller:
@@ -67,9 +71,9 @@ def test_the_answer_is_the_recorded_one(served: tuple[str, RolloutController]) -
 
 def test_many_seeded_requests_are_answered(served: tuple[str, RolloutController]) -> None:
     """vLLM 0.32 on a CPU died of seeds where a prompt was computed in chunks."""
-    _, controller = served
+    kind, controller = served
     answers = Answers(temperature=1.0, max_new_tokens=32)
-    for item in range(64):
+    for item in range(64 if kind == "vllm" else 16):
         controller.submit({}, answers, item_id=f"row-{item}", group_size=4)
     rollouts = controller.wait(timeout=300)
     assert {str(e.status) for r in rollouts for e in r.episodes} <= {"scored", "truncated"}
@@ -80,3 +84,23 @@ def test_what_the_server_can_do_is_known(served: tuple[str, RolloutController]) 
     info = controller.engine.info
     assert (info.context_length, info.model) == (2048, "tiny-math")
     assert info.concurrency >= 16
+
+
+def test_another_checkpoint_is_loaded_whole(served: tuple[str, RolloutController], tmp_path: Path) -> None:
+    """Its greedy answers are those of transformers with it, from the first request on."""
+    import torch
+    import transformers
+
+    _, controller = served
+    path, before = untied(tmp_path / "untied", changed(tmp_path / "other")), controller.endpoints
+    controller.update_weights(str(path))
+    answers = Answers(greedy=True, max_new_tokens=48)
+    controller.submit({}, answers, item_id="one")
+    controller.wait(timeout=120)
+    assert controller.endpoints == before
+    messages = [{"role": "user", "content": "What is 12 + 7?"}]
+    prompt = controller.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt")
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        whole = model.generate(**prompt, do_sample=False, max_new_tokens=48)
+    assert answers.tokens == [whole[0, prompt["input_ids"].shape[1] :].tolist()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 import sys
@@ -11,22 +12,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from engines.servers import STANDIN, attached, environment, run_rows, spec
 from standin.engines import VLLM, SGLang
 from standin.faults import Rule
-from standin.server import Standin, in_thread
+from standin.server import OTHER, Standin, in_thread
 from standin.tokens import ByteTokenizer
 
 from pytest_areal_eval.allocation import Allocation
 from pytest_areal_eval.api import EpisodeStatus
 from pytest_areal_eval.controller import ControllerSettings, Event, RolloutController
 from pytest_areal_eval.engines import installed
-from pytest_areal_eval.engines.base import Engine
+from pytest_areal_eval.engines.base import Endpoint, Engine
 from pytest_areal_eval.engines.sglang import WANTED as SGLANG
 from pytest_areal_eval.engines.sglang import SGLangEngine
 from pytest_areal_eval.engines.vllm import WANTED, VLLMEngine
-from pytest_areal_eval.errors import ConfigError, EngineLost, EngineStartError
+from pytest_areal_eval.errors import ConfigError, EngineLost, EngineStartError, RequestError
 from pytest_areal_eval.schedulers.local import LocalScheduler
 
 BAD = "Question 7."
@@ -219,6 +221,55 @@ def test_sglang_tells_that_it_ignores_seeds() -> None:
     assert [event.text for event in events if event.kind == "warning"] == [
         "SGLang ignores seeds unless --engine-arg=enable-deterministic-inference is given"
     ]
+
+
+# Another checkpoint
+
+
+async def reload(engine: VLLMEngine | SGLangEngine, url: str) -> None:
+    async with aiohttp.ClientSession() as http:
+        await engine.reload(Endpoint("server/0", url), http)
+
+
+def test_sglang_loads_another_checkpoint() -> None:
+    engine = make("sglang")
+    engine.model = OTHER
+    with in_thread(SGLang) as server:
+        asyncio.run(reload(engine, server.url))
+        assert server.server.model_path == OTHER
+
+
+class OpenVLLM(VLLM):
+    development = True
+
+
+def untied(folder: Path, **config: Any) -> str:
+    (folder / "config.json").write_text(json.dumps({"tie_word_embeddings": False, **config}))
+    return str(folder)
+
+
+def test_vllm_loads_another_checkpoint_and_forgets_what_it_cached(tmp_path: Path) -> None:
+    engine = make("vllm")
+    engine.model = untied(tmp_path)
+    with in_thread(OpenVLLM) as server:
+        asyncio.run(reload(engine, server.url))
+        assert (server.server.model_path, server.server.cached) == (str(tmp_path), False)
+
+
+def test_vllm_without_its_development_endpoints_loads_none(tmp_path: Path) -> None:
+    engine = make("vllm")
+    engine.model = untied(tmp_path)
+    with in_thread(VLLM) as server, pytest.raises(RequestError, match="404"):
+        asyncio.run(reload(engine, server.url))
+
+
+@pytest.mark.parametrize("config", [{"tie_word_embeddings": True}, {"quantization_config": {"quant_method": "fp8"}}])
+def test_vllm_is_not_asked_for_what_its_reload_gets_wrong(tmp_path: Path, config: dict[str, Any]) -> None:
+    """Seen with 0.32 on a CPU: it went on with the output layer of the checkpoint before."""
+    engine = make("vllm")
+    engine.model = untied(tmp_path, **config)
+    with in_thread(OpenVLLM) as server, pytest.raises(RequestError, match="tied or weights are quantized"):
+        asyncio.run(reload(engine, server.url))
 
 
 # Started stand-ins
