@@ -73,6 +73,7 @@ class Run:
                     self._make(evaluations)
                 else:
                     self._join(self.worker)
+                self._dump()
             except JournalError as error:
                 raise ConfigError(str(error.args[0]), error.hint) from error
         assert self.folder is not None
@@ -146,6 +147,15 @@ class Run:
             params = [param for found in map(membership, group.items) if found is not None for param in found[1:]]
             rows = ((param.id, group.plan.data.records[param.index]) for param in params)
             write_items(folder, group.name, rows, writer=writer)
+
+    def _dump(self) -> None:
+        """Write each rollout in AReaL's layout as well, where the configuration wants that."""
+        folder = self.evaluations.settings.get("dump")
+        if folder is not None and self.folder is not None:
+            from pytest_areal_eval.journal.dumps import ArealDump
+
+            dump = ArealDump(self.config.invocation_params.dir / folder, self.folder.path.name)
+            self.evaluations.on_rollout = dump.write
 
     def log_dir(self) -> Path:
         """Where the servers' own logs go."""

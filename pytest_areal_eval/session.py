@@ -121,6 +121,7 @@ class EvaluationSession:
         self.on_episode: Callable[[Episode], None] | None = None
         self.on_answer: Callable[[Answer, bool], None] | None = None
         self.on_recalled: Callable[[Episode], None] = lambda episode: None
+        self.on_rollout: Callable[[Rollout], object] = lambda rollout: None
         self.history: History | None = None
         self.open_run: Callable[[], object] = lambda: None
         self.describe_model: Callable[[str | None], None] = lambda model: None
@@ -386,6 +387,7 @@ class EvaluationSession:
 
     def _deliver(self, item: pytest.Item, rollout: Rollout, controller: RolloutController) -> None:
         """Hand a finished item over to the main thread; called in the controller's."""
+        self.on_rollout(rollout)
         self._done.put((item, rollout))
         if self._keeping_up and self._paused is None and self._done.qsize() > MOST_UNREPORTED:
             controller.pause()

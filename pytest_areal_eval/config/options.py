@@ -13,6 +13,7 @@ from typing import Any
 from pytest_areal_eval.allocation import AllocationMode, AllocationValidationError, parse_allocation
 from pytest_areal_eval.config.schema import Config, Origin
 from pytest_areal_eval.errors import ConfigError
+from pytest_areal_eval.journal.dumps import dump_folder
 from pytest_areal_eval.schedulers.areal import SchedulingSpec, options_of, unused
 
 SAMPLING = (
@@ -79,6 +80,7 @@ def option_values(config: Config, decided: Collection[str] = ()) -> dict[str, Op
         *_agents(config),
         *_evaluation(config),
         *_jobs(config),
+        *_dump(config),
     )
     return {name: found for name, found in pairs if name not in decided}
 
@@ -245,6 +247,23 @@ def _strongest(config: Config, keys: Collection[str]) -> Origin:
     """Where several values came from: an override where one is among them, else the first one's place."""
     origins = [config.origins[key] for key in keys]
     return next((origin for origin in origins if origin.typed), origins[0])
+
+
+def _dump(config: Config) -> Iterator[tuple[str, OptionValue]]:
+    """The folder that rollouts are written to in AReaL's layout, where the configuration wants that."""
+    rollout = config.rollout
+    if not rollout.dump_to_file:
+        return
+    origin = config.origins["rollout.dump_to_file"]
+    parts = {
+        "cluster.fileroot": rollout.fileroot or config.cluster.fileroot,
+        "experiment_name": rollout.experiment_name or config.experiment_name,
+        "trial_name": rollout.trial_name or config.trial_name,
+    }
+    missing = next((key for key, value in parts.items() if not value), None)
+    if missing is not None:
+        raise ConfigError(f"{origin.place}: rollout.dump_to_file: {missing} says not where", f"Set {missing}.")
+    yield "dump", OptionValue(str(dump_folder(*(str(value) for value in parts.values()))), origin)
 
 
 def _jobs(config: Config) -> Iterator[tuple[str, OptionValue]]:
