@@ -142,6 +142,7 @@ def build_controller(
     concurrency = settings.get("max-concurrency")
     chosen = ControllerSettings(
         max_concurrency=share(concurrency) if share else concurrency,
+        adaptive=bool(settings.get("adaptive-concurrency", False)),
         request_timeout_s=settings.get("request-timeout"),
         max_attempts=settings.get("request-attempts", ControllerSettings.max_attempts),
         reward_timeout_s=settings.get("reward-timeout", 15.0),

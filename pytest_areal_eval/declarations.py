@@ -240,6 +240,12 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "max-concurrency", "Episodes in flight at once (default: what the replicas run well)", positive_int, metavar="N"
     ),
+    Option(
+        "adaptive-concurrency",
+        "Find out how many episodes the servers take: one more for each answer, half after a 429 or 503; the limit "
+        "above is then the most (default: 1024)",
+        kind="flag",
+    ),
     Option("episode-timeout", "Limit of one episode in seconds (default: 600)", seconds, metavar="S"),
     Option("reward-timeout", "Limit of one reward call in seconds (default: 15)", seconds, metavar="S"),
     Option(

@@ -7,6 +7,7 @@ is started again ``restarts`` times.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -238,7 +239,8 @@ class Fleet:
             self._replicas.restore(member.replica)
             return
         member.phase = "ready"
-        member.replica = Replica(member.name, member.endpoint, answered_at=self._now())
+        window = float(self._engine.info.concurrency) if self._settings.adaptive else math.inf
+        member.replica = Replica(member.name, member.endpoint, window=window, answered_at=self._now())
         self._replicas.add(member.replica)
         after_s, info = self._now() - member.since, self._engine.info
         self._tell(member, "ready", f"{member.name} is ready after {after_s:.1f} s: {info.line}")

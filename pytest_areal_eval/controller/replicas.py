@@ -31,7 +31,9 @@ class Replica:
         up: False while its health is in doubt.
         gone: it was removed; its attempts fail at once.
         in_flight: attempts that it works on.
-        window: attempts that it accepts at once; finite after a 429, grown by one for each window answered.
+        window: attempts that it accepts at once; finite after a 429, or where that is to be found out.  It grows by one
+            for each window answered, and before the first 429 by one for each answer.
+        throttled: whether it has refused one.
         paused_until: loop time before which it wants no request.
         answered_at: loop time of its last answer.
         attempts: the time limits of its attempts, ended early when it is lost.
@@ -43,6 +45,7 @@ class Replica:
     gone: bool = False
     in_flight: int = 0
     window: float = math.inf
+    throttled: bool = False
     paused_until: float = 0.0
     answered_at: float = 0.0
     attempts: set[asyncio.Timeout] = field(default_factory=set)
@@ -75,6 +78,11 @@ class Replicas:
     def endpoints(self) -> list[Endpoint]:
         """Addresses of the replicas that take requests."""
         return [r.endpoint for r in tuple(self._members) if r.up and r.endpoint is not None]
+
+    @property
+    def room(self) -> float:
+        """Attempts that those replicas accept at once."""
+        return sum(r.window for r in self._members if r.up)
 
     def loads(self) -> dict[str, int]:
         """Attempts in flight by replica."""
@@ -111,14 +119,17 @@ class Replicas:
     def answered(self, replica: Replica) -> None:
         """Note that it answered: it lives, and its window grows."""
         replica.answered_at = asyncio.get_running_loop().time()
-        if replica.window != math.inf:
-            replica.window += 1 / replica.window
+        if replica.window != math.inf and replica.in_flight * 2 >= replica.window:  # else it was not put to the test
+            before, replica.window = replica.window, replica.window + (1 / replica.window if replica.throttled else 1)
+            if int(before) < int(replica.window):
+                self._on_change()
 
     def refused(self, replica: Replica, retry_after_s: float) -> None:
         """It is overloaded (429): halve its window and send nothing for ``retry_after_s`` and a random bit more."""
         loop = asyncio.get_running_loop()
         if replica.paused_until <= loop.time():  # one refusal of a burst counts
-            replica.window = max(1.0, replica.in_flight / 2)
+            replica.window, replica.throttled = max(1.0, replica.in_flight / 2), True
+            self._on_change()
         pause_s = retry_after_s * (1 + 0.25 * self._rng.random())
         replica.paused_until = max(replica.paused_until, loop.time() + pause_s)
         loop.call_at(replica.paused_until, self._wake, None)

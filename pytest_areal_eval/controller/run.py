@@ -20,7 +20,7 @@ from pytest_areal_eval.controller.instances import Instances
 from pytest_areal_eval.controller.member import Member
 from pytest_areal_eval.controller.pool import EpisodePool
 from pytest_areal_eval.controller.replicas import Replica, Replicas
-from pytest_areal_eval.controller.settings import ControllerSettings, Event, EventKind, Snapshot
+from pytest_areal_eval.controller.settings import MOST_ADAPTIVE, ControllerSettings, Event, EventKind, Snapshot
 from pytest_areal_eval.engines.base import Endpoint, Engine, Launch, Reloading
 from pytest_areal_eval.errors import ArealEvalError, ConfigError, EngineLost, RequestError
 from pytest_areal_eval.journal.answers import Answer
@@ -234,6 +234,9 @@ class Run:
         if self._around is None:
             return
         ready = self.replicas.ready
+        if self._settings.adaptive and self.fleet is not None:
+            self.pool.set_limit(int(min(self.replicas.room, self._settings.max_concurrency or MOST_ADAPTIVE)))
+            return
         replicas = ready if self.fleet is not None else self.wanted
         self.pool.set_limit((self._settings.max_concurrency or replicas * self._engine.info.concurrency) * (ready > 0))
 

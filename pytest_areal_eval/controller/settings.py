@@ -22,12 +22,17 @@ class Needs:
     mem_gb_per_gpu: float | None = None
 
 
+MOST_ADAPTIVE = 1024
+
+
 @dataclass(frozen=True, kw_only=True)
 class ControllerSettings:
     """Limits of a run.
 
     Attributes:
         max_concurrency: episodes in flight over all replicas; None: ready replicas × what one runs well.
+        adaptive: begin with what the replicas run well and find out how much more they take without a 429 or 503;
+            ``max_concurrency``, else :data:`MOST_ADAPTIVE`, is the most.
         episode_timeout_s: limit of one episode; it stands still while no replica is ready.
         request_timeout_s: limit of one HTTP attempt; None: the episode's.
         max_attempts: attempts of one request, the first included.
@@ -45,6 +50,7 @@ class ControllerSettings:
     """
 
     max_concurrency: int | None = None
+    adaptive: bool = False
     episode_timeout_s: float = 600.0
     request_timeout_s: float | None = None
     max_attempts: int = 5

@@ -9,6 +9,7 @@ import pytest
 from engines.servers import MODEL, attached, run_rows
 from standin.engines import VLLM, Hosted, SGLang
 from standin.faults import Rule
+from standin.http11 import Reply
 from standin.server import Standin, in_thread
 from support.waiting import until
 
@@ -113,6 +114,25 @@ def test_one_forbidden_row_among_good_ones_costs_itself_alone() -> None:
         rollouts = run_rows(controller)
         assert controller.failure is None
     assert [r.reward for r in rollouts].count(1.0) == 11
+
+
+def test_how_much_an_endpoint_takes_is_found_out() -> None:
+    """It begins with 32, goes on to what the endpoint throttles at, and costs no row."""
+
+    class Throttled(Hosted):
+        def refusal(self, path: str, body: Any) -> Any:
+            if self.load.in_flight >= 60:
+                return Reply(self.error(path, 429, "slow down"), 429)
+            return super().refusal(path, body)
+
+    limits: dict[str, Any] = {"adaptive": True, "max_concurrency": None}
+    with (
+        in_thread(Throttled, latency_s=0.02) as server,
+        attached(engine("gpt-x"), server, **limits) as controller,
+    ):
+        rollouts = run_rows(controller, 600)
+        assert 48 < server.load.peak <= 60
+    assert {r.reward for r in rollouts} == {1.0}
 
 
 def test_a_model_that_is_not_served_is_told_with_those_that_are() -> None:

@@ -40,7 +40,7 @@ VALUES: list[tuple[str, str, Any]] = [
     ("replay", "answers.jsonl", "answers.jsonl"),
     ("results-dir", "out", "out"),
 ]
-FLAGS = ["greedy", "gate-partial"]
+FLAGS = ["greedy", "gate-partial", "adaptive-concurrency"]
 
 
 def settings_of(made: pytest.Pytester, *arguments: str) -> dict[str, dict[str, Any]]:

@@ -139,6 +139,22 @@ def test_a_refusal_halves_the_window_once_and_answers_open_it_again() -> None:
     run(scenario())
 
 
+def test_a_window_that_is_to_be_found_out_grows_with_each_answer_until_the_first_refusal() -> None:
+    async def scenario() -> None:
+        members, (one,) = replicas("a")
+        one.window = 4.0
+        for _ in range(4):
+            await members.take(Clock(None))
+            members.answered(one)
+        assert one.window == 7  # the first answer came while it was nearly idle
+        assert members.room == 7
+        members.refused(one, 0.0)
+        members.answered(one)
+        assert one.window == 2.5
+
+    run(scenario())
+
+
 def test_a_cancelled_waiter_passes_its_turn_on() -> None:
     async def scenario() -> None:
         members, (one,) = replicas("a")
