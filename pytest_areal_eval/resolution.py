@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import GenerationHyperparameters
 from pytest_areal_eval.decorator import SAMPLING
+from pytest_areal_eval.errors import ConfigError
 from pytest_areal_eval.options import Settings
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 
 TIMEOUT_GRACE_S = 1.0
+AREALS = {"reward_fn", "gconfig", "tokenizer", "enable_thinking"}
+"""Parameters of AReaL's workflows; others of those names in somebody else's class may mean anything."""
 CONFIGURABLE = (*SAMPLING, "max_tokens", "skip_special_tokens")
 """Generation settings that the command line, the ini file or a configuration may give."""
 
@@ -65,6 +68,22 @@ def sampling_of(group: Group, settings: Settings) -> GenerationHyperparameters:
     return GenerationHyperparameters(**said)
 
 
+def check_room(group: Group, settings: Settings, sampling: GenerationHyperparameters, context: int | None) -> None:
+    """Refuse answers longer than a server's context, where somebody asked for them.
+
+    Raises:
+        ConfigError: what was asked for, and what there is.
+    """
+    name = "max_new_tokens"
+    asked = name in {*group.plan.spec.sampling, *group.params} or settings.get("max-new-tokens") is not None
+    if asked and context is not None and sampling.max_new_tokens >= context:
+        raise ConfigError(
+            f"{group.name} asks for {name}={sampling.max_new_tokens}; the server's context is {context} tokens, prompt "
+            "and answer together",
+            f"Ask for fewer: --max-new-tokens={context // 2}; or start the server with a longer context.",
+        )
+
+
 def template_of(group: Group) -> dict[str, Any]:
     """A group's chat template arguments."""
     thinking = group.params.get("enable_thinking", group.plan.spec.enable_thinking)
@@ -100,7 +119,10 @@ def build_workflow(group: Group, controller: Any, settings: Settings, arguments:
 
 
 def _accepted(workflow: Any, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of our settings that a workflow's constructor has parameters for; so AReaL's classes need no kwargs."""
+    """Those of our settings that a workflow's constructor has parameters for; so AReaL's classes need no kwargs.
+
+    Ours get them all, those with ``**options`` too.
+    """
     from pytest_areal_eval.rewards.importing import import_from_string
 
     try:
@@ -108,5 +130,8 @@ def _accepted(workflow: Any, known: Mapping[str, Any]) -> dict[str, Any]:
         parameters = inspect.signature(found).parameters if inspect.isclass(found) else {}
     except (ImportError, AttributeError, ValueError, TypeError):
         return {}  # resolve_workflow reports it
-    given = {"reward_fn", "gconfig", "tokenizer", "enable_thinking"}
-    return {name: value for name, value in known.items() if name in given & set(parameters) and value is not None}
+    given = AREALS & set(parameters)
+    if getattr(found, "__module__", "").startswith("pytest_areal_eval.workflows."):
+        takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        given = set(known) if takes_all else set(known) & set(parameters)
+    return {name: value for name, value in known.items() if name in given and value is not None}

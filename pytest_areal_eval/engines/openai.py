@@ -151,6 +151,8 @@ class HostedChat:
         refuse_beam_search(request, self.name)
         if request.messages is None:
             raise RequestError("this endpoint takes no token ids", hint="Send messages: ModelRequest(messages=[...]).")
+        if request.image_data:
+            raise RequestError("image_data beside messages", hint="Put the images into the messages, as data: URIs.")
         gconfig, options = request.gconfig, dict(request.template_kwargs)
         tools = options.pop("tools", None)
         unknown = {

@@ -12,7 +12,16 @@ from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Gang, Launch, T
 from pytest_areal_eval.engines.http import get_json, post_json
 from pytest_areal_eval.engines.installed import Wanted
 from pytest_areal_eval.engines.server import Program, ServerSpec, recommended
-from pytest_areal_eval.engines.wire import CHAT, GENERATE, Form, abort_request, ask, chat_body, parse_chat
+from pytest_areal_eval.engines.wire import (
+    CHAT,
+    GENERATE,
+    PICTURED_GENERATE,
+    Form,
+    abort_request,
+    ask,
+    chat_body,
+    parse_chat,
+)
 
 if TYPE_CHECKING:
     import aiohttp
@@ -104,7 +113,7 @@ class SGLangEngine:
 
         Log-probabilities (before temperature) come back where ``metadata["logprobs"]`` is true.
         """
-        return await ask(self, request, endpoint, http, ids=GENERATE, chat=CHAT_BY_RID)
+        return await ask(self, request, endpoint, http, ids=GENERATE, chat=CHAT_BY_RID, pictures=PICTURED_GENERATE)
 
     async def abort(self, request: ModelRequest, endpoint: Endpoint | None, http: aiohttp.ClientSession) -> None:
         """Free the request's place; SGLang also frees it by itself when it sees the connection close."""

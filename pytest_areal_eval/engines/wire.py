@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import TOP_K_OFF, ModelRequest, ModelResponse, StopReason
 from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo, TransientError, describe
 from pytest_areal_eval.engines.http import post_json, token_budget
+from pytest_areal_eval.engines.pictures import fill
 from pytest_areal_eval.errors import RequestError
 
 if TYPE_CHECKING:
@@ -41,8 +42,9 @@ async def ask(
     *,
     ids: Form,
     chat: Form,
+    pictures: Form | None = None,
 ) -> ModelResponse:
-    """Generate once: ``chat`` for messages, ``ids`` for ids.
+    """Generate once: ``chat`` for messages, ``ids`` for ids, ``pictures`` for ids with ``image_data``.
 
     Raises:
         TransientError: it may succeed elsewhere or later.
@@ -51,6 +53,8 @@ async def ask(
     """
     refuse_beam_search(request, engine.name)
     form = ids if request.messages is None else chat
+    if request.image_data:
+        form = _form_for_pictures(engine, request, pictures)
     return await exchange(http, endpoint, form.path, request, form.body(request, engine.info), form.parse)
 
 
@@ -76,9 +80,18 @@ async def exchange(
     except (KeyError, TypeError, IndexError, ValueError) as e:
         raise TransientError(f"{endpoint.name} POST {path}: unexpected body {describe(answer)}") from e
     response.replica, response.tokenizer = endpoint.name, request.tokenizer
+    response.input_images, response.processor = list(request.image_data), request.processor
     response.input_tokens = response.input_tokens or list(request.input_ids)
     response.output_versions = [0] * response.output_len
     return response
+
+
+def _form_for_pictures(engine: Engine, request: ModelRequest, form: Form | None) -> Form:
+    if form is None:
+        raise RequestError(f"the {engine.name} engine takes no images", hint="Use --backend=sglang or vllm for them.")
+    if request.messages is not None:
+        raise RequestError("image_data beside messages", hint="Put the images into the messages, as data: URIs.")
+    return form
 
 
 def refuse_beam_search(request: ModelRequest, engine: str) -> None:
@@ -137,6 +150,11 @@ def generate_body(request: ModelRequest, info: EngineInfo) -> dict[str, Any]:
         "return_logprob": wants_logprobs(request),
         "logprob_start_len": -1,
     }
+
+
+def pictured_generate_body(request: ModelRequest, info: EngineInfo) -> dict[str, Any]:
+    """Ids with a placeholder for each of an image's patches, and the images in base64, in order."""
+    return generate_body(request, info) | {"image_data": request.image_data}
 
 
 def parse_generate(body: Any) -> ModelResponse:
@@ -218,6 +236,20 @@ def chat_body(request: ModelRequest, info: EngineInfo) -> dict[str, Any]:
     }
 
 
+def pictured_chat_body(request: ModelRequest, info: EngineInfo) -> dict[str, Any]:
+    """The conversation of ``vision_msg_vllm`` with the images in it; vLLM takes none beside ids.
+
+    Raises:
+        RequestError: there is no conversation, or its places do not match the images.
+    """
+    if not request.vision_msg_vllm:
+        raise RequestError(
+            "vLLM takes images in messages, and the request has none",
+            hint="Set vision_msg_vllm=[messages]; VisionRLVRWorkflow does, where a record has messages_chat.",
+        )
+    return chat_body(replace(request, messages=fill(request.vision_msg_vllm[0], request.image_data)), info)
+
+
 def chat_budget(request: ModelRequest, info: EngineInfo) -> int | None:
     """The server renders the prompt, so its length is not known here: a limit that the context cannot hold anyway is
     left to the server (None), which then gives all that the prompt leaves."""
@@ -272,5 +304,7 @@ def stop_reason(kind: str) -> StopReason:
 
 
 GENERATE = Form("/generate", generate_body, parse_generate)
+PICTURED_GENERATE = Form("/generate", pictured_generate_body, parse_generate)
 COMPLETIONS = Form("/v1/completions", completion_body, parse_completion)
 CHAT = Form("/v1/chat/completions", chat_body, parse_chat)
+PICTURED_CHAT = Form("/v1/chat/completions", pictured_chat_body, parse_chat)

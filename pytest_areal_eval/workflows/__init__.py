@@ -12,10 +12,16 @@ if TYPE_CHECKING:
     from pytest_areal_eval.workflows.agent import AgentWorkflow
     from pytest_areal_eval.workflows.multi_turn import MultiTurnWorkflow
     from pytest_areal_eval.workflows.rlvr import RLVRWorkflow
+    from pytest_areal_eval.workflows.vision import VisionRLVRWorkflow
 
-__all__ = ["AgentWorkflow", "MultiTurnWorkflow", "RLVRWorkflow"]
+__all__ = ["AgentWorkflow", "MultiTurnWorkflow", "RLVRWorkflow", "VisionRLVRWorkflow"]
 
-_HOMES = {"AgentWorkflow": "agent", "MultiTurnWorkflow": "multi_turn", "RLVRWorkflow": "rlvr"}
+_HOMES = {
+    "AgentWorkflow": "agent",
+    "MultiTurnWorkflow": "multi_turn",
+    "RLVRWorkflow": "rlvr",
+    "VisionRLVRWorkflow": "vision",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -70,11 +70,15 @@ class RLVRWorkflow(RolloutWorkflow):
         response = await engine.agenerate(request)
         return await self.grade(request, response, data)
 
-    async def grade(self, request: ModelRequest, response: ModelResponse, data: Mapping[str, Any]) -> Score:
-        """The reward of an answer, from the killable pool."""
-        prompt, completion = self._texts(request, response)
+    async def grade(
+        self, request: ModelRequest, response: ModelResponse, data: Mapping[str, Any], *, by_name: bool = False
+    ) -> Score:
+        """The reward of an answer, from the killable pool; its first four arguments by place, or by name."""
+        first = (*self._texts(request, response), request.input_ids, response.output_tokens)
         columns = {key: value for key, value in data.items() if key not in RESERVED}
-        return await self._grader.score(prompt, completion, request.input_ids, response.output_tokens, **columns)
+        if by_name:
+            return await self._grader.score(**dict(zip(RESERVED, first, strict=True)), **columns)
+        return await self._grader.score(*first, **columns)
 
     def build_request(self, data: Mapping[str, Any]) -> ModelRequest:
         """The record's request: ids by the chat template, or messages where there is no tokenizer."""
@@ -92,8 +96,8 @@ class RLVRWorkflow(RolloutWorkflow):
         return ModelRequest(input_ids=list(ids), gconfig=gconfig, tokenizer=self.tokenizer, prompt_text=prompt)
 
     def _texts(self, request: ModelRequest, response: ModelResponse) -> tuple[str, str]:
-        if self.tokenizer is None:
-            shown = (request.messages or [{}])[-1].get("content", "")
+        if self.tokenizer is None or request.messages is not None:
+            shown = request.prompt_text or (request.messages or [{}])[-1].get("content", "")
             return str(shown), response.text or ""
         request.prompt_text = request.prompt_text or self.tokenizer.decode(request.input_ids)
         completion = self.tokenizer.decode(response.output_tokens)

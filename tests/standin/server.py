@@ -14,6 +14,7 @@ import re
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from standin.faults import Rule, rules_from
 from standin.http11 import Connection, Reply, Request
 from standin.job import Job, chat_shape, generate_shape
 from standin.load import Load
+from standin.pictures import problems, said, shown
 from standin.tokens import ByteTokenizer
 
 DEFAULT_ANSWER = "The answer is \\boxed{42}."
@@ -82,6 +84,7 @@ class Standin:
         self.model_path = "stand-in"
         self._ready_at = time.monotonic() + ready_after_s
         self.by_rid: dict[str, Job] = {}
+        self.bodies: deque[dict[str, Any]] = deque(maxlen=64)  # of the last requests
         self._connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
 
@@ -192,7 +195,9 @@ class Standin:
 
     def _generate(self, request: Request) -> None:
         body = request.json()
-        refusal = self.refusal(request.path, body)
+        self.bodies.append(body)
+        problem = next(problems(body), None)
+        refusal = Reply(self.error(request.path, 400, problem), 400) if problem else self.refusal(request.path, body)
         if refusal is not None:
             request.connection.send(refusal)
             return
@@ -208,10 +213,10 @@ class Standin:
 
     def _prompt(self, body: Mapping[str, Any]) -> str:
         if "messages" in body:
-            return "\n".join(str(m.get("content")) for m in body["messages"])
+            return "\n".join(said(m.get("content")) for m in body["messages"])
         ids = body.get("input_ids", body.get("prompt"))
         if isinstance(ids, list):
-            return str(self.tokenizer.decode(ids))
+            return "".join([str(self.tokenizer.decode(ids)), *map(shown, body.get("image_data") or ())])
         return str(body.get("text", ""))
 
     def answer(self, prompt: str) -> str:
