@@ -48,6 +48,7 @@ TOKENS = [
 """``TEXT`` by the tokenizer of ``models/tiny-math``."""
 ANSWERS: dict[bytes, Any] = {
     b"/model_info": {"context_length": 4096, "max_batch": 64, "served_model_name": "fake"},
+    b"/v1/models": {"object": "list", "data": [{"id": "tiny-math", "owned_by": "pytest-areal-eval"}]},
     b"/abort_request": {},
     b"/generate": {
         "text": TEXT,
@@ -81,6 +82,7 @@ def encode(body: Any) -> bytes:
     return head.encode() + content
 
 
+NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 CANNED = {path: encode(body) for path, body in ANSWERS.items()}
 
 
@@ -165,7 +167,7 @@ class Server:
             self.seen = Seen()
             transport.write(encode({}))
         else:
-            transport.write(CANNED[path])
+            transport.write(CANNED.get(path, NOT_FOUND))
 
     def _generated(self, path: bytes, transport: asyncio.Transport) -> None:
         self.seen.move(-1)
