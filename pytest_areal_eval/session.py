@@ -25,7 +25,14 @@ from pytest_areal_eval.errors import ArealEvalError, ConfigError, UserError
 from pytest_areal_eval.models import short_names
 from pytest_areal_eval.options import Settings
 from pytest_areal_eval.parametrize import ITEM, MODEL, ItemParam, Plan, Planner
-from pytest_areal_eval.resolution import build_workflow, samples_of, sampling_of, template_of, time_limit_of
+from pytest_areal_eval.resolution import (
+    build_workflow,
+    check_room,
+    samples_of,
+    sampling_of,
+    template_of,
+    time_limit_of,
+)
 
 if TYPE_CHECKING:
     from pytest_areal_eval.controller import RolloutController
@@ -245,6 +252,7 @@ class EvaluationSession:
             group.workflow = build_workflow(group, controller, self.settings, arguments)
             self._check_replay(group, controller)
         group.sampling, group.template = sampling_of(group, self.settings), template_of(group)
+        check_room(group, self.settings, group.sampling, controller.engine.info.context_length)
         group.started, group.controller = True, controller
         for item in group.items:
             if item not in self._tickets and self.runs_here(item):

@@ -72,6 +72,14 @@ def test_an_unknown_model_is_one_message(run: Run) -> None:
     refused(result, ENGINE, "does not serve 'gpt-z'; it serves: gpt-x, gpt-y")
 
 
+def test_answers_longer_than_the_servers_context_are_refused(run: Run) -> None:
+    with in_thread(VLLM, context_length=512) as server:
+        result = run(f"--base-url={server.url}", "--max-new-tokens=512")
+        assert server.load.requests == 0
+    said = "asks for max_new_tokens=512; the server's context is 512 tokens, prompt and answer together"
+    refused(result, USAGE, f"*{said}", "Ask for fewer: --max-new-tokens=256*")
+
+
 def test_an_unknown_flag_is_one_message_in_the_servers_words(run: Run) -> None:
     command = f"--engine-cmd={sys.executable} {STANDIN} vllm"
     result = run(f"--model={MODEL}", "--backend=vllm", command, "--engine-arg=no-such-flag=1")
