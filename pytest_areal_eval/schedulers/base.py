@@ -12,6 +12,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+GRACE_S = 10.0
+"""Between SIGTERM and SIGKILL, at most."""
+LEASE_S = 120.0
+"""How long a server on another machine lives on when it hears nothing of the process that controls it."""
+
 
 @dataclass(frozen=True)
 class Shape:

@@ -6,15 +6,12 @@ locks on its GPUs and its port are held by its own processes, so that they are f
 
 from __future__ import annotations
 
-import atexit
 import os
 import secrets
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,6 +21,7 @@ from pytest_areal_eval.errors import CannotFit, SchedulerError
 from pytest_areal_eval.schedulers import gpus as devices
 from pytest_areal_eval.schedulers import locks, logs, ports, postmortem, processes, supervise
 from pytest_areal_eval.schedulers.base import (
+    GRACE_S,
     Address,
     Capacity,
     Handle,
@@ -33,9 +31,9 @@ from pytest_areal_eval.schedulers.base import (
     State,
     Status,
 )
+from pytest_areal_eval.schedulers.roster import Roster
 
 HOST = "127.0.0.1"
-GRACE_S = 10.0
 
 _THIS_PROCESS_ONLY = ("PYTEST_", "COVERAGE_", "COV_CORE_")
 
@@ -77,12 +75,8 @@ class LocalScheduler:
         self._lock_dir = lock_dir
         self._visible: devices.Visible | None = None
         self._node = socket.gethostname()
-        self._owner = os.getpid()
-        self._instances: dict[Handle, _Instance] = {}
-        self._attempts: Counter[str] = Counter()
+        self._roster: Roster[_Instance] = Roster(self)
         self._oom_kills = postmortem.oom_kills()
-        self._closed = threading.Event()
-        atexit.register(self.close)
 
     def capacity(self) -> Capacity:
         """This machine's GPUs; one that any run of this user holds is not free."""
@@ -97,10 +91,9 @@ class LocalScheduler:
             CannotFit: it asks for more nodes or GPUs than there are, or this machine is excluded.
             SchedulerError: other runs hold the GPUs, no port is free, or the process cannot be started.
         """
-        if self._closed.is_set():
-            raise SchedulerError(f"{spec.name} cannot start: the local scheduler is closed.")
+        self._roster.check_open(spec.name)
         self._check_fits(spec, exclude)
-        holder = f"{spec.name} of process {self._owner} since {time.strftime('%H:%M:%S')}"
+        holder = f"{spec.name} of process {os.getpid()} since {time.strftime('%H:%M:%S')}"
         with ExitStack() as held:
             gpus: dict[str, locks.Lock] = {}
             if spec.shape.gpus_per_node:
@@ -108,10 +101,7 @@ class LocalScheduler:
             port, port_lock = ports.pick(self._locks(), holder)
             held.enter_context(port_lock)
             instance = self._spawn(spec, port, tuple(gpus), [*gpus.values(), port_lock])
-        self._instances[instance.handle] = instance
-        if self._closed.is_set():  # meanwhile, by another thread that did not see this instance
-            self.stop([instance.handle])
-        return instance.handle
+        return self._roster.add(instance)
 
     def poll(self, handles: Sequence[Handle]) -> dict[Handle, Status]:
         """State of each: UP while its process runs, else GONE with the reason."""
@@ -125,7 +115,7 @@ class LocalScheduler:
         Raises:
             SchedulerError: something is left 5 s after SIGKILL.
         """
-        ending = [self._instances[handle] for handle in handles if handle in self._instances]
+        ending = self._roster.of(handles)
         for instance in ending:
             instance.stopped = instance.stopped or instance.process.poll() is None
         processes.end({instance.address.nonce: instance.process for instance in ending}, min(grace_s, GRACE_S))
@@ -135,20 +125,17 @@ class LocalScheduler:
 
     def log_tail(self, handle: Handle, lines: int = 50) -> str:
         """The end of an instance's log; the values of keys and tokens in ``spec.env`` are blotted out."""
-        instance = self._known(handle)
+        instance = self._roster.known(handle)
         return logs.tail(instance.address.log_path, lines, instance.secrets)
 
     def log_path(self, handle: Handle) -> str:
         """Where that log is."""
-        return self._known(handle).address.log_path
+        return self._roster.known(handle).address.log_path
 
     def close(self) -> None:
         """Stop every instance.  A second call does nothing, nor does one in a fork of the process that owns them."""
-        if self._closed.is_set() or os.getpid() != self._owner:
-            return
-        self._closed.set()
-        atexit.unregister(self.close)
-        self.stop(list(self._instances))
+        if self._roster.begin_to_close():
+            self.stop([instance.handle for instance in self._roster.all()])
 
     def _check_fits(self, spec: InstanceSpec, exclude: Collection[str]) -> None:
         if spec.shape.nodes > 1:
@@ -162,7 +149,7 @@ class LocalScheduler:
         if wanted == 0:
             return
         here = self._gpus()
-        running = [one for one in list(self._instances.values()) if one.gpus and one.process.poll() is None]
+        running = [one for one in self._roster.all() if one.gpus and one.process.poll() is None]
         if wanted > len(here.gpus) - sum(one.gpus for one in running):
             held = "".join(f", {one.handle.name} has {one.gpus}" for one in running)
             raise CannotFit(
@@ -172,13 +159,12 @@ class LocalScheduler:
             )
 
     def _spawn(self, spec: InstanceSpec, port: int, gpus: tuple[str, ...], held: Sequence[locks.Lock]) -> _Instance:
-        self._attempts[spec.name] += 1
-        attempt = self._attempts[spec.name]
+        attempt = self._roster.next_attempt(spec.name)
         log = self._log_dir / f"{spec.name.replace('/', '_')}.{attempt}.log"
         nonce = secrets.token_hex(8)
         values = {"{host}": HOST, "{port}": str(port), "{nonce}": nonce}
         env = self._environment(spec, values, gpus)
-        supervisor = [sys.executable, "-I", "-S", supervise.__file__, str(self._owner), str(GRACE_S), "--"]
+        supervisor = [sys.executable, "-I", "-S", supervise.__file__, str(os.getpid()), str(GRACE_S), "--"]
         try:
             self._log_dir.mkdir(parents=True, exist_ok=True)
             with open(log, "ab") as output:
@@ -212,9 +198,9 @@ class LocalScheduler:
         return env
 
     def _status(self, handle: Handle, oom: bool) -> Status:
-        instance = self._instances.get(handle)
-        if instance is None:
-            return Status(State.GONE, f"{handle.name} was not started by this scheduler", lost=Lost.UNKNOWN)
+        instance = self._roster.find(handle)
+        if isinstance(instance, Status):
+            return instance
         status = instance.process.poll()
         if status is None:
             return Status(State.UP, address=instance.address)
@@ -225,11 +211,6 @@ class LocalScheduler:
                 lost, reason = Lost.CANCELLED, f"stopped after {seconds:.1f} s"
             instance.final = Status(State.GONE, reason, address=instance.address, lost=lost, exit_code=code)
         return instance.final
-
-    def _known(self, handle: Handle) -> _Instance:
-        if handle not in self._instances:
-            raise SchedulerError(f"{handle.name} (attempt {handle.attempt}) was not started by this scheduler.")
-        return self._instances[handle]
 
     def _gpus(self) -> devices.Visible:
         if self._visible is None and self._mask is None:

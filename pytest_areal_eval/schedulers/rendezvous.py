@@ -11,7 +11,7 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,7 +131,7 @@ class Rendezvous:
             raise SchedulerError(f"The shared folder {self.folder} cannot be read: {error}.") from error
         return found
 
-    def address(self, key: str, nonce: str, events: list[Event]) -> Address | None:
+    def address(self, key: str, nonce: str, events: Sequence[Event]) -> Address | None:
         """Where an instance listens, once its first node has said so."""
         last_tries = sorted((event for event in events if event.kind == "up"), key=lambda event: event.facts["try"])
         by_rank = {event.rank: event for event in last_tries}

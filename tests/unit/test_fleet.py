@@ -16,6 +16,7 @@ import pytest
 from standin.engine import SERVER, StandinEngine
 from standin.server import in_thread
 from standin.tokens import ByteTokenizer
+from support.fleet_contract import FleetContract
 from support.waiting import until
 
 from pytest_areal_eval.api import EpisodeStatus, Rollout
@@ -145,31 +146,8 @@ def test_a_server_that_never_gets_ready_fails_the_start(scheduler: LocalSchedule
     assert server_pids(tmp_path) == []
 
 
-def test_a_killed_server_is_started_again_and_nothing_is_lost(scheduler: LocalScheduler, tmp_path: Path) -> None:
-    events: list[Event] = []
-    with running(StandinEngine(arguments=["--latency-ms", "50"]), scheduler, events.append) as controller:
-        threading.Timer(0.2, lambda: os.kill(server_pids(tmp_path)[0], signal.SIGKILL)).start()
-        rollouts = run_rows(controller, 200)
-        assert controller.failure is None
-        assert controller.snapshot().replicas_lost == 1
-    assert {r.reward for r in rollouts} == {1.0}
-    assert "restart" in [e.kind for e in events]
-    assert len(server_pids(tmp_path)) == 0
-
-
-def test_a_hanging_server_is_lost_after_three_checks_and_its_requests_go_elsewhere(
-    scheduler: LocalScheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pytest_areal_eval.controller.probe.PROBE_LIMIT_S", 0.3)
-    monkeypatch.setattr("pytest_areal_eval.controller.instances.STOP_GRACE_S", 0.3)  # a stopped process sees no TERM
-    events: list[Event] = []
-    with running(StandinEngine(2, ["--latency-ms", "50"]), scheduler, events.append, restarts=0) as controller:
-        until(lambda: controller.snapshot().replicas_ready == 2, "both replicas")
-        threading.Timer(0.2, lambda: os.kill(server_pids(tmp_path)[0], signal.SIGSTOP)).start()
-        rollouts = run_rows(controller, 300)
-        assert controller.failure is None
-    assert {r.reward for r in rollouts} == {1.0}
-    assert any("gave no answer" in e.text for e in events if e.kind == "lost")
+class TestContract(FleetContract):
+    """Under the local scheduler."""
 
 
 def test_a_server_that_keeps_dying_spends_its_restarts_and_what_finished_is_kept(scheduler: LocalScheduler) -> None:

@@ -327,7 +327,7 @@ class TestOtherRuns:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         try:
             limit = time.monotonic() + 8
-            while not scheduler._closed.is_set() and time.monotonic() < limit:
+            while not scheduler._roster.closed and time.monotonic() < limit:
                 if busy == "start":
                     handles.append(scheduler.start(InstanceSpec("m/0", SLEEP)))
                 elif busy == "poll":
@@ -337,7 +337,7 @@ class TestOtherRuns:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, handler)
-        assert scheduler._closed.is_set()
+        assert scheduler._roster.closed
         assert {status.state for status in scheduler.poll(handles).values()} == {State.GONE}
 
 

@@ -102,9 +102,9 @@ class Cluster:
         """Ask for a placement group and begin to care for its instance; returns the group's id.
 
         Args:
-            order: ``name``, ``attempt``, ``log``, ``nonce``, ``argv``, ``followers``, ``env``, ``python``; ``bundle``,
-                the resources of one node; ``nodes``, how many; ``device``, the kind of accelerator; ``exclude``, ids of
-                nodes.
+            order: ``name``, ``attempt``, ``log``, ``nonce``, ``argv``, ``followers``, ``env``, ``python``, ``lease_s``;
+                ``bundle``, the resources of one node; ``nodes``, how many; ``device``, the kind of accelerator;
+                ``exclude``, ids of nodes.
         """
         instance = Instance(order, self)
         self._instances[instance.id] = instance
@@ -213,6 +213,7 @@ class Instance:
             "values": values,
             "devices": {"GPU": [], order["device"]: here["devices"]},
             "python": order["python"],
+            "lease_s": order["lease_s"],
             "supervise": Path(supervise.__file__).read_text(),
         }
 

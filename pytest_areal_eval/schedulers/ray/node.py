@@ -1,7 +1,8 @@
 """What runs on a node of a Ray cluster: an actor that owns one server process, under ``supervise.py``.
 
 Shipped by value and made of the standard library alone, so that this package need not be on the nodes.  Nothing is
-left when the actor ends, however it does: neither processes nor files.
+left when the actor ends, however it does: neither processes nor files; and the server ends when nobody has asked for it
+for a while, since the network to who controls it may be lost.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from signal import SIGKILL, SIGTERM
 from typing import Any
@@ -33,6 +35,7 @@ class Node:
         self._process: subprocess.Popen[bytes] | None = None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the actor
         self._started = time.monotonic()
+        self._watched = self._started
         self._oom_kills = oom_kills()
 
     def place(self, device: str) -> dict[str, Any]:
@@ -56,7 +59,8 @@ class Node:
 
         Args:
             order: ``argv``, ``env`` and the ``values`` of their placeholders; ``devices`` by kind; ``python``, the
-                controlling process's interpreter, for which this node's is used; ``supervise``, the supervisor's text.
+                controlling process's interpreter, for which this node's is used; ``supervise``, the supervisor's text;
+                ``lease_s``, how long the server lives on when :meth:`watch` is not called.
         """
         values = order["values"]
         environment = {k: v for k, v in os.environ.items() if not k.startswith(NOT_THE_SERVERS_EITHER)}
@@ -65,7 +69,7 @@ class Node:
         program, *arguments = (fill(word, values) for word in order["argv"])
         program = sys.executable if program == order["python"] else program
         supervisor = [sys.executable, "-I", "-S", "-c", order["supervise"], str(os.getpid()), str(GRACE_S), "--"]
-        self._started = time.monotonic()
+        self._started = self._watched = time.monotonic()
         self._process = subprocess.Popen(
             [*supervisor, program, *arguments],
             stdin=subprocess.DEVNULL,
@@ -74,6 +78,7 @@ class Node:
             env=environment,
             start_new_session=True,
         )
+        threading.Thread(target=self._keep_lease, args=(self._process, order["lease_s"]), daemon=True).start()
 
     def watch(self, offset: int) -> tuple[bytes, dict[str, Any] | None]:
         """Wait for the server's end, a second at most; returns its log from ``offset`` on, and how it has ended.
@@ -81,6 +86,7 @@ class Node:
         The log may come in several parts: it is whole when a part after the end is empty.
         """
         assert self._process is not None
+        self._watched = time.monotonic()
         end: dict[str, Any] | None = None
         try:
             code = self._process.wait(WATCH_S)
@@ -100,3 +106,9 @@ class Node:
                 for pid in descendants(process.pid):
                     send(pid, SIGKILL)
             time.sleep(0.02)
+
+    def _keep_lease(self, process: subprocess.Popen[bytes], lease_s: float) -> None:
+        while process.poll() is None:
+            if time.monotonic() - self._watched > lease_s:
+                self.stop(GRACE_S)
+            time.sleep(min(WATCH_S, lease_s / 10))

@@ -7,60 +7,27 @@ their servers.
 
 from __future__ import annotations
 
-import atexit
-import os
 import secrets
 import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_areal_eval.errors import SchedulerError
-from pytest_areal_eval.schedulers import logs, postmortem, processes
-from pytest_areal_eval.schedulers.base import (
-    Address,
-    Capacity,
-    Handle,
-    InstanceSpec,
-    Lost,
-    NodeFree,
-    Shape,
-    State,
-    Status,
-)
+from pytest_areal_eval.schedulers import logs, processes
+from pytest_areal_eval.schedulers.base import GRACE_S, LEASE_S, Capacity, Handle, InstanceSpec, NodeFree, Status
 from pytest_areal_eval.schedulers.ray.address import LOCAL, check, own_address, resolve
 from pytest_areal_eval.schedulers.ray.connection import Connection
-from pytest_areal_eval.schedulers.ray.fit import bundle_of, check_fits, waiting
+from pytest_areal_eval.schedulers.ray.fit import bundle_of, check_fits
+from pytest_areal_eval.schedulers.ray.instance import Instance
+from pytest_areal_eval.schedulers.roster import Roster
 
 CONNECT_LIMIT_S = 30.0
 LOCAL_LIMIT_S = 60.0
 STOP_LIMIT_S = 10.0
-GRACE_S = 10.0
-
-_LOST = {
-    "node": Lost.NODE,
-    "preempted": Lost.PREEMPTED,
-    "cancelled": Lost.CANCELLED,
-    "oom": Lost.OOM,
-    "killed": Lost.KILLED,
-    "failed": Lost.UNKNOWN,
-}
-
-
-@dataclass
-class _Instance:
-    handle: Handle
-    shape: Shape
-    nonce: str
-    log: str
-    secrets: tuple[str, ...]
-    started: float
-    final: Status | None = None
 
 
 class RayScheduler:
@@ -75,6 +42,7 @@ class RayScheduler:
             ``local`` or None to start one here.
         runtime_env: Ray's description of what the nodes need, passed on.
         elastic: an autoscaler can add nodes, so what does not fit now is waited for.
+        lease_s: how long servers live on when their nodes hear nothing of this process.
     """
 
     name = "ray"
@@ -86,21 +54,19 @@ class RayScheduler:
         address: str | None = None,
         runtime_env: Mapping[str, Any] | None = None,
         elastic: bool = False,
+        lease_s: float = LEASE_S,
     ) -> None:
         self._log_dir = log_dir.absolute()
         self._address = resolve(address)
         self._runtime_env = runtime_env
         self._elastic = elastic
-        self._owner = os.getpid()
+        self._lease_s = lease_s
         self._driver: Connection | None = None
         self._connecting = threading.Lock()
         self._connected = False
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._device = "GPU"
-        self._instances: dict[Handle, _Instance] = {}
-        self._attempts: Counter[str] = Counter()
-        self._closed = threading.Event()
-        atexit.register(self.close)
+        self._roster: Roster[Instance] = Roster(self)
 
     def capacity(self) -> Capacity:
         """The cluster's nodes and accelerators."""
@@ -123,15 +89,13 @@ class RayScheduler:
             CannotFit: no nodes of the cluster can ever hold it beside this run's others.
             SchedulerError: the cluster does not answer, or the log cannot be written.
         """
-        if self._closed.is_set():
-            raise SchedulerError(f"{spec.name} cannot start: the Ray scheduler is closed.")
+        self._roster.check_open(spec.name)
         nodes = [node for node in self._nodes() if node["alive"]]
         bundle = bundle_of(spec.shape, self._device)
         if not self._elastic:
-            running = sum(one.final is None for one in self._instances.values())
+            running = sum(one.final is None for one in self._roster.all())
             check_fits(spec, bundle, [node for node in nodes if node["name"] not in exclude], running, self._address)
-        self._attempts[spec.name] += 1
-        attempt, nonce = self._attempts[spec.name], secrets.token_hex(8)
+        attempt, nonce = self._roster.next_attempt(spec.name), secrets.token_hex(8)
         log = self._fresh_log(spec.name, attempt)
         order = {
             "name": spec.name,
@@ -142,6 +106,7 @@ class RayScheduler:
             "followers": spec.followers,
             "env": {**spec.env, processes.MARK: nonce},
             "python": sys.executable,
+            "lease_s": self._lease_s,
             "bundle": bundle,
             "nodes": spec.shape.nodes,
             "device": self._device,
@@ -149,15 +114,11 @@ class RayScheduler:
         }
         handle = Handle(spec.name, attempt, self._connection().ask("start", order=order))
         hidden = logs.secrets_of(spec.env)
-        self._instances[handle] = _Instance(handle, spec.shape, nonce, log, hidden, time.monotonic())
-        if self._closed.is_set():  # meanwhile, by another thread
-            self.stop([handle])
-        return handle
+        return self._roster.add(Instance(handle, spec.shape, nonce, log, hidden, time.monotonic()))
 
     def poll(self, handles: Sequence[Handle]) -> dict[Handle, Status]:
         """State of each: WAITING for its placement group, STARTING on its node, UP while it runs, else GONE."""
-        known = [self._instances[handle] for handle in handles if handle in self._instances]
-        live = [one for one in known if one.final is None]
+        live = [one for one in self._roster.of(handles) if one.final is None]
         facts = self._connection().ask("poll") if live else {}
         waits = any(facts[one.handle.id]["state"] == "waiting" for one in live)
         nodes = self._nodes() if waits else []
@@ -165,39 +126,30 @@ class RayScheduler:
 
     def stop(self, handles: Sequence[Handle], grace_s: float = GRACE_S) -> None:
         """End instances: SIGTERM to all that they started, SIGKILL after ``grace_s`` (10 s at most)."""
-        known = [self._instances[handle] for handle in handles if handle in self._instances]
-        ending = [one for one in known if one.final is None]
+        ending = [one for one in self._roster.of(handles) if one.final is None]
         before: dict[str, Any] = {}
         if ending and self._driver is not None and self._driver.lives:
             grace_s, ids = min(grace_s, GRACE_S), [one.handle.id for one in ending]
             before = self._driver.ask("stop", limit_s=grace_s + STOP_LIMIT_S, ids=ids, grace_s=grace_s)
         for one in ending:
-            if "end" in (facts := before.get(one.handle.id, {})):
-                self._status(one.handle, facts, [])
-            else:
-                reason = f"stopped after {time.monotonic() - one.started:.1f} s"
-                one.final = Status(State.GONE, reason, address=self._where(one, facts), lost=Lost.CANCELLED)
+            one.stopped(before.get(one.handle.id, {}))
 
     def log_tail(self, handle: Handle, lines: int = 50) -> str:
         """The end of an instance's log; the values of keys and tokens in ``spec.env`` are blotted out."""
-        one = self._known(handle)
+        one = self._roster.known(handle)
         return logs.tail(one.log, lines, one.secrets)
 
     def log_path(self, handle: Handle) -> str:
         """Where that log is, on this machine; the other nodes of an instance add ``.1``, ``.2``."""
-        return self._known(handle).log
+        return self._roster.known(handle).log
 
     def close(self) -> None:
         """Stop every instance and leave the cluster.  A second call does nothing, nor does one in a fork."""
-        if self._closed.is_set() or os.getpid() != self._owner:
-            return
-        self._closed.set()
-        atexit.unregister(self.close)
-        if self._driver is None:
+        if not self._roster.begin_to_close() or self._driver is None:
             return
         try:
             if self._connected and self._driver.lives:
-                self.stop(list(self._instances))
+                self.stop([one.handle for one in self._roster.all()])
         finally:
             self._driver.end()
             if self._folder is not None:
@@ -244,44 +196,5 @@ class RayScheduler:
         return str(log)
 
     def _status(self, handle: Handle, facts: Mapping[str, Any] | None, nodes: Sequence[Mapping[str, Any]]) -> Status:
-        one = self._instances.get(handle)
-        if one is None:
-            return Status(State.GONE, f"{handle.name} was not started by this scheduler", lost=Lost.UNKNOWN)
-        if one.final is not None or facts is None:
-            return one.final or Status(State.WAITING, "Ray has not told yet")
-        if "end" in facts:
-            one.final = self._ended(one, facts)
-            return one.final
-        if facts["state"] == "waiting":
-            return Status(State.WAITING, waiting(one.shape, facts["placement"], self._device, nodes))
-        if facts["state"] == "starting":
-            return Status(State.STARTING, "its node starts a Python process for it")
-        return Status(State.UP, address=self._where(one, facts))
-
-    def _ended(self, one: _Instance, facts: Mapping[str, Any]) -> Status:
-        end, address = facts["end"], self._where(one, facts)
-        if "code" not in end:
-            return Status(State.GONE, end["text"], address=address, lost=_LOST[end["kind"]])
-        text = logs.tail(one.log + (f".{end['rank']}" if end["rank"] else ""), 50, one.secrets)
-        lost, code, reason = postmortem.explain(end["code"], text, seconds=end["seconds"], oom=end["oom"])
-        reason = f"rank {end['rank']}: {reason}" if one.shape.nodes > 1 else reason
-        where = facts["places"][end["rank"]]["name"]
-        return Status(State.GONE, reason, address=address, lost=lost, exit_code=code, node=where)
-
-    def _where(self, one: _Instance, facts: Mapping[str, Any]) -> Address | None:
-        places = facts.get("places")
-        if not places:
-            return None
-        return Address(
-            places[0]["host"],
-            places[0]["port"],
-            one.nonce,
-            one.log,
-            nodes=tuple(place["name"] for place in places),
-            gpus=tuple(tuple(place["devices"]) for place in places),
-        )
-
-    def _known(self, handle: Handle) -> _Instance:
-        if handle not in self._instances:
-            raise SchedulerError(f"{handle.name} (attempt {handle.attempt}) was not started by this scheduler.")
-        return self._instances[handle]
+        one = self._roster.find(handle)
+        return one if isinstance(one, Status) else one.status(facts, self._device, nodes)

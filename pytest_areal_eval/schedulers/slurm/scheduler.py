@@ -7,47 +7,28 @@ its agent say where it listens and how it ended by itself.
 
 from __future__ import annotations
 
-import atexit
 import os
 import re
 import secrets
-import threading
 import time
-from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_areal_eval.errors import CannotFit, SchedulerError
-from pytest_areal_eval.schedulers import logs, postmortem
-from pytest_areal_eval.schedulers.base import Address, Capacity, Handle, InstanceSpec, Lost, State, Status
-from pytest_areal_eval.schedulers.rendezvous import Event, Rendezvous
+from pytest_areal_eval.schedulers import logs
+from pytest_areal_eval.schedulers.base import GRACE_S, LEASE_S, Capacity, Handle, InstanceSpec, State, Status
+from pytest_areal_eval.schedulers.rendezvous import Rendezvous
+from pytest_areal_eval.schedulers.roster import Roster
+from pytest_areal_eval.schedulers.slurm.instance import Instance, learn
 from pytest_areal_eval.schedulers.slurm.jobs import Jobs
 from pytest_areal_eval.schedulers.slurm.launcher import Ending, Launcher, Seen
 from pytest_areal_eval.schedulers.slurm.options import SlurmOptions, check_installed
 from pytest_areal_eval.schedulers.slurm.steps import Steps
 
-GRACE_S = 10.0
-LEASE_S = 120.0
 NOW_LIMIT_S = 3.0
 CANCEL_LIMIT_S = 10.0
 CAPACITY_PAUSE_S = 10.0
-
-
-@dataclass
-class _Instance:
-    handle: Handle
-    key: str
-    nonce: str
-    spec: InstanceSpec
-    started: float
-    stopped: bool = False
-    address: Address | None = None
-    final: Status | None = None
-
-    @property
-    def gpus(self) -> int:
-        return self.spec.shape.nodes * self.spec.shape.gpus_per_node
 
 
 class SlurmScheduler:
@@ -79,12 +60,8 @@ class SlurmScheduler:
             if allocation
             else Jobs(self._options, self._shared.jobs, run_name)
         )
-        self._owner = os.getpid()
-        self._instances: dict[Handle, _Instance] = {}
-        self._attempts: Counter[str] = Counter()
+        self._roster: Roster[Instance] = Roster(self)
         self._capacity: tuple[float, Capacity] = (-CAPACITY_PAUSE_S, Capacity(()))
-        self._closed = threading.Event()
-        atexit.register(self.close)
 
     def capacity(self) -> Capacity:
         """The nodes of the partition, or of the allocation; asked anew every 10 s."""
@@ -102,20 +79,15 @@ class SlurmScheduler:
             ConfigError: the shared folder cannot be written, or there is no such partition.
             SchedulerError: Slurm does not answer.
         """
-        if self._closed.is_set():
-            raise SchedulerError(f"{spec.name} cannot start: the Slurm scheduler is closed.")
+        self._roster.check_open(spec.name)
         self._check_fits(spec, exclude)
         self._shared.open()
-        self._attempts[spec.name] += 1
-        attempt, nonce = self._attempts[spec.name], secrets.token_hex(8)
+        attempt, nonce = self._roster.next_attempt(spec.name), secrets.token_hex(8)
         key = f"{re.sub(r'[^A-Za-z0-9_-]', '_', spec.name)}-{attempt}"
         prefixed = replace(spec, argv=self._options.prefix + spec.argv)
         agent = self._shared.invite(key, prefixed, nonce, self._launcher.own_jobs)
         handle = Handle(spec.name, attempt, self._launcher.submit(key, spec, agent, exclude))
-        self._instances[handle] = _Instance(handle, key, nonce, spec, time.monotonic())
-        if self._closed.is_set():  # meanwhile, by another thread that did not see this instance
-            self.stop([handle])
-        return handle
+        return self._roster.add(Instance(handle, key, nonce, spec, time.monotonic()))
 
     def poll(self, handles: Sequence[Handle]) -> dict[Handle, Status]:
         """State of each, from the agents' files and one squeue.
@@ -123,12 +95,11 @@ class SlurmScheduler:
         Raises:
             SchedulerError: Slurm or the shared folder does not answer; the servers go on.
         """
-        asked = [self._instances[handle] for handle in handles if handle in self._instances]
-        running = [instance for instance in asked if instance.final is None]
+        running = [instance for instance in self._roster.of(handles) if instance.final is None]
         events = self._shared.events() if running else {}
         seen = self._launcher.look([instance.handle.id for instance in running])
         for instance in running:
-            self._learn(instance, seen[instance.handle.id], events.get(instance.key, []))
+            learn(instance, seen[instance.handle.id], events.get(instance.key, []), self._shared, self._launcher)
         return {handle: self._status(handle, seen) for handle in handles}
 
     def stop(self, handles: Sequence[Handle], grace_s: float = GRACE_S) -> None:
@@ -137,7 +108,7 @@ class SlurmScheduler:
         Raises:
             SchedulerError: Slurm still has some of them 10 s after it was told to end them itself.
         """
-        ending = [self._instances[handle] for handle in handles if handle in self._instances]
+        ending = self._roster.of(handles)
         for instance in ending:
             instance.stopped = instance.stopped or instance.final is None
         left = self._launcher.alive([instance.handle.id for instance in ending])
@@ -157,21 +128,19 @@ class SlurmScheduler:
 
     def log_tail(self, handle: Handle, lines: int = 50) -> str:
         """The end of an instance's log, or of its job's output where no server was started."""
-        return logs.tail(self.log_path(handle), lines, logs.secrets_of(self._known(handle).spec.env))
+        return logs.tail(self.log_path(handle), lines, logs.secrets_of(self._roster.known(handle).spec.env))
 
     def log_path(self, handle: Handle) -> str:
         """Where that log is."""
-        log, output = self._shared.log(self._known(handle).key), self._launcher.output(handle.id)
+        log, output = self._shared.log(self._roster.known(handle).key), self._launcher.output(handle.id)
         return str(output) if output.exists() and not os.path.exists(log) else log
 
     def close(self) -> None:
         """Stop every instance and tidy the shared folder; logs stay.  A second call does nothing, nor one in a fork."""
-        if self._closed.is_set() or os.getpid() != self._owner:
+        if not self._roster.begin_to_close():
             return
-        self._closed.set()
-        atexit.unregister(self.close)
         try:
-            self.stop(list(self._instances))
+            self.stop([instance.handle for instance in self._roster.all()])
         finally:
             self._shared.close()  # ends the lease, and with it whatever Slurm did not let us stop
 
@@ -187,7 +156,7 @@ class SlurmScheduler:
                 "Spread the replica over several nodes or ask for another partition: --slurm-partition=NAME",
             )
         total = sum(node.gpus_total for node in nodes)
-        running = [one for one in list(self._instances.values()) if one.final is None and not one.stopped]
+        running = [one for one in self._roster.all() if one.final is None and not one.stopped]
         ours = sum(one.gpus for one in running if one.address is None or not {*exclude}.intersection(one.address.nodes))
         wanted = shape.nodes * shape.gpus_per_node
         if wanted and ours + wanted > total:
@@ -196,50 +165,10 @@ class SlurmScheduler:
                 "Ask for fewer replicas.",
             )
 
-    def _learn(self, instance: _Instance, seen: Seen, events: list[Event]) -> None:
-        instance.address = self._shared.address(instance.key, instance.nonce, events) or instance.address
-        ends = [event for event in events if event.kind == "end" and event.facts["why"] != "asked"]
-        if instance.stopped and seen.state == "gone":
-            seconds = time.monotonic() - instance.started
-            instance.final = self._gone(instance, Lost.CANCELLED, f"stopped after {seconds:.1f} s")
-        elif ends and not instance.stopped:
-            instance.final = self._ended(instance, min(ends, key=lambda end: end.facts["at"]))
-        elif seen.state == "gone":
-            instance.final = self._taken(instance, seen, heard=bool(events))
-
-    def _ended(self, instance: _Instance, end: Event) -> Status:
-        """By itself, as its agent says."""
-        if end.facts["why"] == "failed":
-            return self._gone(instance, Lost.EXITED, f"{end.node}: {end.facts['error']}", 1, end.node)
-        if end.facts["why"] == "lease":
-            why = f"{end.node} saw the lease stand still; is the shared folder slow, or was this process stopped?"
-            return self._gone(instance, Lost.CANCELLED, why)
-        tail = logs.tail(self._shared.log(instance.key, end.rank), 20, logs.secrets_of(instance.spec.env))
-        facts = end.facts
-        lost, code, reason = postmortem.explain(facts["code"], tail, seconds=facts["seconds"], oom=facts["oom"])
-        where = f"rank {end.rank} on {end.node} " if instance.spec.shape.nodes > 1 else ""
-        return self._gone(instance, lost, where + reason, code, end.node)
-
-    def _taken(self, instance: _Instance, seen: Seen, heard: bool) -> Status:
-        """By Slurm, or before its agent could say anything."""
-        if heard or seen.lost is not Lost.EXITED:
-            return self._gone(instance, seen.lost or Lost.UNKNOWN, seen.reason, node=seen.node)
-        output = self._launcher.output(instance.handle.id)
-        if output.exists():
-            said = logs.tail(str(output), 1).strip() or "nothing"
-            return self._gone(
-                instance, Lost.EXITED, f"{seen.reason} before its server was started; it said: {said}", node=seen.node
-            )
-        why = f"{seen.reason} and wrote nothing into {self._shared.folder}: do nodes see it? --shared-dir=DIR"
-        return replace(self._gone(instance, Lost.EXITED, why), never=True)
-
-    def _gone(self, instance: _Instance, lost: Lost, reason: str, code: int | None = None, node: str = "") -> Status:
-        return Status(State.GONE, reason, address=instance.address, lost=lost, exit_code=code, node=node)
-
     def _status(self, handle: Handle, seen: dict[str, Seen]) -> Status:
-        instance = self._instances.get(handle)
-        if instance is None:
-            return Status(State.GONE, f"{handle.name} was not started by this scheduler", lost=Lost.UNKNOWN)
+        instance = self._roster.find(handle)
+        if isinstance(instance, Status):
+            return instance
         if instance.final is not None:
             return instance.final
         if instance.address is not None:
@@ -257,8 +186,3 @@ class SlurmScheduler:
             time.sleep(min(pause_s, max(0.0, deadline - time.monotonic())))
             pause_s = min(1.0, pause_s * 1.5)
         return left
-
-    def _known(self, handle: Handle) -> _Instance:
-        if handle not in self._instances:
-            raise SchedulerError(f"{handle.name} (attempt {handle.attempt}) was not started by this scheduler.")
-        return self._instances[handle]

@@ -16,11 +16,9 @@ from pathlib import Path
 
 from pytest_areal_eval.errors import SchedulerError
 from pytest_areal_eval.schedulers import logs, processes, supervise
-from pytest_areal_eval.schedulers.base import InstanceSpec, Lost, NodeFree
+from pytest_areal_eval.schedulers.base import GRACE_S, InstanceSpec, Lost, NodeFree
 from pytest_areal_eval.schedulers.slurm import commands
 from pytest_areal_eval.schedulers.slurm.launcher import Ending, Seen
-
-GRACE_S = 10.0
 
 _REFUSED = "Requested node configuration is not available"
 
