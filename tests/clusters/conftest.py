@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 import ray_cluster
 import slurm_cluster
+from arithmetic import evaluate, rewards
+from support.sessions import Session
+
+from pytest_areal_eval.schedulers.ray.scheduler import RayScheduler
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +34,37 @@ def ray_cluster_address() -> Iterator[str]:
         patch.delenv("RAY_ADDRESS", raising=False)
         yield ray_cluster.start()
     ray_cluster.stop()
+
+
+@pytest.fixture
+def address(ray_cluster_address: str) -> str:
+    """Of the Ray cluster, with all its nodes: one that the test before has killed comes back."""
+    return ray_cluster.start()
+
+
+@pytest.fixture(scope="session")
+def connected(ray_cluster_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayScheduler]:
+    """A scheduler for all tests that leave the cluster whole: connecting takes 4 s."""
+    one = ray_cluster.scheduler(tmp_path_factory.mktemp("connected"), ray_cluster_address)
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="session")
+def rewards_here(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, float]:
+    """What one local replica earns on each item of the shipped evaluation, greedily."""
+    folder = tmp_path_factory.mktemp("local")
+    done = evaluate("--backend=hf:d1", f"--results-dir={folder}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return rewards(folder)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    """A session of pytest to be started; nothing of it outlives the test."""
+    made = Session(tmp_path)
+    yield made
+    made.end()
 
 
 def need(missing: str) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pytest_areal_eval.schedulers import processes
 from pytest_areal_eval.schedulers.ray.scheduler import RayScheduler
@@ -17,7 +17,7 @@ from pytest_areal_eval.schedulers.ray.scheduler import RayScheduler
 HERE = Path(__file__).parent
 FOLDER = Path(os.environ.get("FAKE_RAY_DIR", "/tmp/fake-ray"))
 RAY = str(Path(sys.executable).with_name("ray"))
-NODES = ("127.0.2.1", "127.0.2.2", "127.0.2.3")
+NODES = ("198.18.8.11", "198.18.8.12", "198.18.8.13")
 GPUS = 4
 HEAD_LOST_S = 5
 START_LIMIT_S = 240.0
@@ -55,15 +55,23 @@ def cut_power(host: str) -> None:
     os.kill(int((FOLDER / f"node{NODES.index(host) + 1}.pid").read_text()), signal.SIGKILL)
 
 
+def network(host: str, state: Literal["up", "down"]) -> None:
+    """Take a node off the network, or bring it back; not the head, whose network is this machine's."""
+    subprocess.run(["ip", "link", "set", f"fr{NODES.index(host) + 1}", state], timeout=10, check=True)
+
+
 def scheduler(folder: Path, address: str, **options: Any) -> RayScheduler:
     """A scheduler with its logs below ``folder``."""
     return RayScheduler(log_dir=folder / "logs", address=address, **options)
 
 
-def owner(folder: Path, address: str, count: int, *argv: str) -> subprocess.Popen[bytes]:
-    """A run of its own that starts instances, prints their nonces and sleeps."""
+def owner_on(host: str, folder: Path, address: str, count: int, *argv: str) -> subprocess.Popen[bytes]:
+    """A run of its own on a node: it starts instances, prints their nonces and sleeps."""
+    outside = (FOLDER / f"node{NODES.index(host) + 1}.pid").read_text().strip()
+    (inside,) = Path(f"/proc/{outside}/task/{outside}/children").read_text().split()
     program = str(HERE.parent / "programs" / "ray_owner.py")
-    words = [sys.executable, program, str(folder), address, str(count), *argv]
+    words = ["nsenter", "-t", inside, "--pid", "--mount", "--net", sys.executable, program]
+    words += [str(folder), address, str(count), *argv]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 

@@ -143,7 +143,7 @@ class TwelveGpus(StandinEngine):
 
 def newest(scheduler: SlurmScheduler) -> Address:
     """Where the instance listens that was started last."""
-    handle = list(scheduler._instances)[-1]
+    handle = scheduler._roster.all()[-1].handle
     return until_up(scheduler, handle)
 
 
