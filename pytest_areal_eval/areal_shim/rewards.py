@@ -42,6 +42,10 @@ def geometry3k_reward_fn(
     return Reward.of(grade(prompt, str(completions), prompt_ids, completion_ids, answer))
 
 
+clevr_count_70k_reward_fn = geometry3k_reward_fn
+"""Counting is the same."""
+
+
 class MathVerifyWorker:
     """Compares mathematical answers.
 

@@ -34,7 +34,9 @@ def import_from_string(path: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise ImportError(f"Failed to import module {module_name!r} from path {path!r}: {error}") from error
+        needs_areal = error.name == "areal" and not areal_shim.is_installed()
+        hint = "; --areal-shim answers for it where AReaL is not installed" if needs_areal else ""
+        raise ImportError(f"Failed to import module {module_name!r} from path {path!r}: {error}{hint}") from error
     try:
         return getattr(module, name)
     except AttributeError:

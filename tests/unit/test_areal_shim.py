@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from pytest_areal_eval import areal_shim
 from pytest_areal_eval.api import EpisodeStatus, GenerationHyperparameters, ModelRequest, ModelResponse
 from pytest_areal_eval.areal_shim.surface import SURFACE
 from pytest_areal_eval.controller import RolloutController
+from pytest_areal_eval.rewards.importing import import_from_string
 
 NAMES = [(module, name) for module, names in SURFACE.items() for name in names]
 
@@ -72,7 +74,7 @@ def test_the_import_lines_of_areals_own_files_work(shim: None, statement: str) -
     [
         ("from areal.api import FinetuneSpec", r"cannot import 'FinetuneSpec' from 'areal.api'.*\n.*ModelRequest"),
         ("from areal.api.cli_args import GRPOConfig", r"no areal.api.cli_args.GRPOConfig\n.*GenerationHyperparameters"),
-        ("import areal.engine.fsdp_engine", r"cannot import 'engine' from 'areal'.*\nareal has: api, infra"),
+        ("import areal.engine.fsdp_engine", r"cannot import 'engine' from 'areal'.*\nareal has: api, dataset, infra"),
         ("import areal.api.sandbox_api", r"no areal.api.sandbox_api\n.*workflow_api.*install AReaL"),
     ],
 )
@@ -250,6 +252,46 @@ def test_a_reward_of_areals_can_be_computed_with_and_tells_what_it_compared(shim
     assert (type(0.9 * reward), reward.extracted, reward.gold) == (float, "72", "72")
     verify = imported("from areal.reward import get_math_verify_worker")["get_math_verify_worker"]().verify
     assert (verify("The answer is 0.5", "1/2"), verify("4", "3/12")) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("completion", "gold", "reward"),
+    [(r"\boxed{5\sqrt{3}}", r"2 \sqrt { 3 }", 0.0), (r"\boxed{\frac{1}{2}}", "0.5", 1.0), ("[45 degrees]", "45", 1.0)],
+)
+@pytest.mark.parametrize("name", ["geometry3k", "clevr_count_70k"])
+def test_answers_about_pictures_are_compared_whole(
+    shim: None, name: str, completion: str, gold: str, reward: float
+) -> None:
+    grade = imported(f"from areal.reward.{name} import {name}_reward_fn as grade")["grade"]
+    assert grade("q", completion, [], [], answer=gold, images=[]) == reward
+
+
+def test_a_dotted_name_of_areals_tells_of_the_shim() -> None:
+    with pytest.raises(ImportError, match=r"No module named 'areal'; --areal-shim answers for it"):
+        import_from_string("areal.workflow.rlvr.RLVRWorkflow")
+
+
+def test_gsm8k_comes_as_areal_has_it_and_anything_else_as_it_is(
+    shim: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = imported("from areal.dataset import get_custom_dataset")["get_custom_dataset"]
+    (tmp_path / "my-gsm8k.jsonl").write_text('{"question": "q", "answer": "a"}')
+    assert read(split=None, path=str(tmp_path / "my-gsm8k.jsonl"), type="rl") == [{"question": "q", "answer": "a"}]
+    asked: list[Any] = []
+
+    def load(path: str, **more: Any) -> Any:
+        asked.append((path, more["config"], more["split"]))
+        return SimpleNamespace(records=[{"question": "q", "answer": "a"}, {"question": "q" * 99, "answer": "b"}])
+
+    monkeypatch.setattr("pytest_areal_eval.datasets.load_dataset", load, raising=False)
+    config = SimpleNamespace(path="openai/gsm8k", type="rl", max_length=60)
+    tokenizer = SimpleNamespace(encode=list)
+    (row,) = read(split="test", dataset_config=config, tokenizer=tokenizer)
+    content = "q\nPlease put your final answer within \\boxed{}."
+    assert row == {"messages": [{"role": "user", "content": content}], "answer": "a"}
+    assert asked == [("openai/gsm8k", "main", "test")]
+    with pytest.raises(ValueError, match="type='sft' is for training"):
+        read(path="x", type="sft")
 
 
 def test_a_grading_process_knows_areals_names_too(shim: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
