@@ -15,7 +15,7 @@ from pytest_areal_eval.api import Episode, EpisodeStatus
 from pytest_areal_eval.declarations import NEWEST
 from pytest_areal_eval.errors import ConfigError, JournalError
 from pytest_areal_eval.identity import GRADING, NOT_SHOWN, Purpose, differences, item_differences
-from pytest_areal_eval.journal import Answer, RunFolder, episode_from_dict, latest_answers, latest_records
+from pytest_areal_eval.journal import Answer, RunFolder, episode_from_dict, finished_and_owed, latest_answers
 from pytest_areal_eval.journal.items import read_items
 from pytest_areal_eval.journal.record import EpisodeKey
 from pytest_areal_eval.options import Settings
@@ -55,12 +55,8 @@ class History:
         self.purpose = purpose
         self.path = path
         self.info = RunFolder(path).read_run()
-        records = latest_records(path)
-        self._records = {key: r for key, r in records.items() if r.get("status") not in GIVEN_UP}
-        self._answers: Mapping[EpisodeKey, Sequence[Answer]] = {}
-        if purpose == "resume":
-            self._answers = latest_answers(path, without=self._records)
-        elif purpose == "rescore":
+        self._records, self._answers = finished_and_owed(path, GIVEN_UP)
+        if purpose == "rescore":
             self._answers = latest_answers(path)
             self._records = {key: r for key, r in self._records.items() if not self._can_grade(key, r)}
 

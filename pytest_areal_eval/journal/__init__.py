@@ -12,7 +12,7 @@ from pytest_areal_eval.journal.fingerprint import Fingerprint, checkpoint_finger
 from pytest_areal_eval.journal.folder import RunFolder
 from pytest_areal_eval.journal.identity import dataset_identity, item_hash, prompt_hash
 from pytest_areal_eval.journal.provenance import GitState, command_line, git_state, machine, versions
-from pytest_areal_eval.journal.reader import Problem, latest_answers, latest_episodes, latest_records, read_episodes
+from pytest_areal_eval.journal.reader import Problem, finished_and_owed, latest_answers, latest_episodes, read_episodes
 from pytest_areal_eval.journal.record import SCHEMA, EpisodeKey, episode_from_dict, episode_to_dict
 from pytest_areal_eval.journal.redact import redact
 from pytest_areal_eval.journal.writer import Journal
@@ -32,11 +32,11 @@ __all__ = [
     "dataset_identity",
     "episode_from_dict",
     "episode_to_dict",
+    "finished_and_owed",
     "git_state",
     "item_hash",
     "latest_answers",
     "latest_episodes",
-    "latest_records",
     "machine",
     "prompt_hash",
     "read_episodes",

@@ -44,7 +44,7 @@ def episode_to_dict(episode: Episode, extra: Mapping[str, Any] | None = None) ->
     for name in _FIELDS:
         record[name] = getattr(episode, name)
     record["metrics"] = dict(episode.metrics)
-    for name in ("transcript", "stats"):  # most workflows have none
+    for name in ("metrics", "transcript", "stats"):  # most workflows have none
         if not record[name]:
             del record[name]
     if extra:
@@ -116,10 +116,13 @@ def decode_line(line: bytes) -> dict[str, Any]:
     Raises:
         ValueError: it is no JSON object in UTF-8, or holds NaN or infinity.
     """
+    text = line.decode().strip()
     try:
-        record = _decoder.decode(line.decode())
+        record, end = _decoder.raw_decode(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    if end != len(text):
+        raise ValueError(f"something follows the object at column {end + 1}")
     if not isinstance(record, dict):
         raise ValueError("not a JSON object")
     return record
