@@ -1,41 +1,26 @@
-"""From instances or given addresses to ready replicas, and what happens when one is lost.
+"""From instances or given addresses to ready replicas: all are started, polled together and cared for one by one.
 
-Invariant: a replica takes requests only while its health answers.  The run begins with the first ready one; a lost one
-is started again ``restarts`` times.
+Invariant: the run begins with the first ready replica, and ends when none is left that could become ready.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_areal_eval.controller.instances import Instances
-from pytest_areal_eval.controller.member import Member, failed_node, why_gone
-from pytest_areal_eval.controller.probe import Health, Reading, discover, probe, reload
-from pytest_areal_eval.controller.replicas import Replica, Replicas
-from pytest_areal_eval.controller.settings import ControllerSettings, EventKind
+from pytest_areal_eval.controller.member import Member
+from pytest_areal_eval.controller.replicas import Replicas
+from pytest_areal_eval.controller.settings import ControllerSettings
+from pytest_areal_eval.controller.upkeep import TICK_S, Emit, Upkeep, now
 from pytest_areal_eval.engines.base import Engine, Launch, Reloading
 from pytest_areal_eval.errors import ArealEvalError, CannotFit, EngineLost, EngineStartError, SchedulerError
-from pytest_areal_eval.schedulers.base import State, Status
 
 if TYPE_CHECKING:
     import aiohttp
 
-TICK_S = 0.25
-MISSES = 3
-QUICK_S = 10.0
-"""A start that ends sooner, with an exit code that another quick end had, is not tried again."""
-USAGE_EXIT = 2
-"""What argparse ends with: an unknown flag stays unknown, however long the imports before it took."""
-NEVER_EXIT = 78
-"""EX_CONFIG of sysexits.h: the server says itself that no further start can help."""
-RECONNECT_S = 20.0
-"""How long a given address may be silent; nobody here can restart it."""
 SCHEDULER_FAILURES = 5
-
-Emit = Callable[[EventKind, str], None]
 
 
 class Fleet:
@@ -62,23 +47,18 @@ class Fleet:
         emit: Emit,
     ) -> None:
         self._members = members
-        self._engine = engine
         self._instances = instances
         self._replicas = replicas
-        self._http = http
         self._settings = settings
         self._emit = emit
-        self._once_ready = asyncio.Event()
+        self._upkeep = Upkeep(engine, instances, replicas, http, settings, emit)
         self._nudge = asyncio.Event()
         self._steady = asyncio.Lock()
         self._starting: asyncio.Task[None] | None = None
-        self._quick_exits: set[int] = set()
-        self._noted: set[str] = set()
-        self._polled = False
+        self._polled_starts = 0
         self._next_poll = 0.0
         self._poll_pause_s = TICK_S
         self._poll_failures = 0
-        self.lost = 0
         replicas.on_suspect = self._nudge.set
 
     async def run(self) -> None:
@@ -96,8 +76,9 @@ class Fleet:
                 if starting.done():
                     starting.result()
                 async with self._steady:
-                    await self._poll()
-                    await asyncio.gather(*(self._step(m) for m in self._members if m.phase != "gone"))
+                    polled = await self._poll()
+                    living = [member for member in self._members if member.phase != "gone"]
+                    await asyncio.gather(*(self._upkeep.step(member, polled=polled) for member in living))
                 if all(m.phase == "gone" for m in self._members):
                     raise self._verdict()
                 await self._rest()
@@ -105,9 +86,14 @@ class Fleet:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
 
+    @property
+    def lost(self) -> int:
+        """How many replicas were lost after they had been ready."""
+        return self._upkeep.lost
+
     async def first_ready(self) -> None:
         """Wait for the first ready replica; :meth:`run` raises if there will be none."""
-        await self._once_ready.wait()
+        await self._upkeep.once_ready.wait()
 
     async def reload(self, engine: Reloading, launches: Mapping[str, Launch]) -> None:
         """Let every server load the engine's checkpoint; one that cannot is started anew with it.
@@ -119,53 +105,25 @@ class Fleet:
         if self._starting is not None:
             await asyncio.wait([self._starting])
         async with self._steady:
-            self._once_ready.clear()
-            await asyncio.gather(*(self._reload(m, engine, launches[m.name]) for m in self._members))
+            self._upkeep.once_ready.clear()
+            await asyncio.gather(*(self._upkeep.reload(m, engine, launches[m.name]) for m in self._members))
         self._nudge.set()
-
-    async def _reload(self, member: Member, engine: Reloading, launch: Launch) -> None:
-        assert self._instances is not None
-        member.launch, member.attempt, member.told = launch, 1, ""
-        if member.replica is not None and member.endpoint is not None:
-            self._replicas.suspect(member.replica)  # it takes no request meanwhile
-            self._tell(member, "starting", f"{member.name} loads {engine.model}")
-            problem = await reload(engine, member.endpoint, self._http, self._start_limit_s(member))
-            if not problem:
-                self._replicas.restore(member.replica)
-                member.misses = 0
-                self._tell(member, "ready", f"{member.name} has loaded {engine.model}")
-                self._once_ready.set()
-                return
-            self._emit("warning", f"{member.name} is started anew, it cannot load another checkpoint: {problem}")
-            self._replicas.remove(member.replica)
-            member.replica = None
-        try:
-            if member.handle is not None:
-                await self._instances.stop(member.handle)
-            await self._start(member)
-        except SchedulerError as error:
-            member.cause = f"{member.name} cannot be started again: {error}"
-            self._give_up(member)
 
     async def _start_all(self) -> None:
         try:
             if self._instances is not None:
                 await self._instances.check([m.launch for m in self._members if m.launch is not None])
             for member in self._members:
-                await self._start(member)
+                await self._upkeep.start(member)
         finally:
             self._nudge.set()
 
-    async def _start(self, member: Member) -> None:
-        member.phase, member.misses, member.since, member.status = "waiting", 0, self._now(), None
-        if self._instances is not None and member.launch is not None:
-            member.handle = await self._instances.start(member.name, member.launch)
-            self._next_poll, self._poll_pause_s = 0.0, TICK_S
-
-    async def _poll(self) -> None:
-        self._polled = self._instances is not None and self._now() >= self._next_poll
-        if self._instances is None or not self._polled:
-            return
+    async def _poll(self) -> bool:
+        """Ask the scheduler, the less often the longer nothing was started; returns whether it was time for it."""
+        if self._polled_starts != self._upkeep.starts:
+            self._polled_starts, self._next_poll, self._poll_pause_s = self._upkeep.starts, 0.0, TICK_S
+        if self._instances is None or now() < self._next_poll:
+            return False
         by_handle = {m.handle: m for m in self._members if m.handle is not None and m.phase != "gone"}
         try:
             for handle, status in (await self._instances.poll(tuple(by_handle))).items():
@@ -177,178 +135,15 @@ class Fleet:
             if self._poll_failures >= SCHEDULER_FAILURES and not self._replicas.ready:
                 raise
         self._poll_pause_s = min(self._poll_pause_s * 2, self._settings.health_interval_s)
-        self._next_poll = self._now() + self._poll_pause_s
-
-    async def _step(self, member: Member) -> None:
-        status = member.status
-        if member.launch is None:
-            await self._check(member)
-        elif status is None:
-            return  # not polled since it was started
-        elif status.state is State.GONE or status.never:
-            await self._lose(member, why_gone(status), status.exit_code)
-        elif status.state is not State.UP or status.address is None:
-            await self._queued(member, status)
-        else:
-            assert self._instances is not None
-            member.endpoint = self._instances.endpoint(member.name, status.address)
-            await self._check(member)
-
-    async def _queued(self, member: Member, status: Status) -> None:
-        if status.state is State.STARTING:
-            self._begin(member)
-        reason = status.reason or "no reason given"
-        self._tell(member, "waiting", f"{member.name} waits ({status.state.value}): {reason}")
-        in_queue = member.phase == "waiting"
-        if in_queue and self._replicas.ready:
-            return  # the run goes on with those, however long this one waits
-        limit_s = self._settings.queue_timeout_s if in_queue else self._start_limit_s(member)
-        if self._now() - member.since > limit_s:
-            await self._lose(member, f"still waiting after {limit_s:g} s: {reason}", again=not in_queue)
-
-    async def _check(self, member: Member) -> None:
-        self._begin(member)
-        reading = await self._probe(member)
-        if reading.health is Health.OK:
-            self._admit(member)
-        elif member.replica is None:
-            await self._not_yet(member, reading)
-        else:
-            await self._missed(member, member.replica, reading)
-
-    async def _probe(self, member: Member) -> Reading:
-        assert member.endpoint is not None
-        if member.launch is None:
-            if member.replica is not None and member.replica.up:
-                return Reading(Health.OK)  # a given address is asked again only when it is in doubt
-            return await discover(self._engine, member.endpoint, self._http)
-        address = member.status.address if member.status else None
-        nonce = address.nonce if address and "{nonce}" in member.launch.argv else ""
-        reading = await probe(self._http, member.endpoint.base_url + member.launch.ready_path, nonce)
-        if reading.health is Health.OK and member.replica is None:
-            return await discover(self._engine, member.endpoint, self._http)
-        return reading
-
-    def _begin(self, member: Member) -> None:
-        if member.phase == "waiting":
-            member.phase, member.since = "starting", self._now()
-
-    def _admit(self, member: Member) -> None:
-        member.misses = 0
-        if member.replica is not None:
-            self._replicas.restore(member.replica)
-            return
-        member.phase = "ready"
-        window = float(self._engine.info.concurrency) if self._settings.adaptive else math.inf
-        member.replica = Replica(member.name, member.endpoint, window=window, answered_at=self._now())
-        self._replicas.add(member.replica)
-        after_s, info = self._now() - member.since, self._engine.info
-        self._tell(member, "ready", f"{member.name} is ready after {after_s:.1f} s: {info.line}")
-        if info.note and info.note not in self._noted:
-            self._noted.add(info.note)
-            self._emit("warning", info.note)
-        self._once_ready.set()
-
-    async def _not_yet(self, member: Member, reading: Reading) -> None:
-        limit_s = self._start_limit_s(member)
-        if reading.health is Health.REJECTED:
-            await self._lose(member, reading.text)
-        elif self._now() - member.since > limit_s:
-            await self._lose(member, f"not ready within {limit_s:g} s: {reading.text}")
-        elif self._instances is not None and member.handle is not None and self._polled:
-            log = self._instances.log_path(member.handle)
-            stages = member.launch.stages if member.launch is not None else ()
-            stage = await self._instances.stage(member.handle, stages)
-            self._tell(member, "log", f"{member.name} {stage} ({reading.text}; log {log})")
-        elif self._instances is None:
-            self._tell(member, "starting", f"{member.name}: {reading.text}")
-
-    async def _missed(self, member: Member, replica: Replica, reading: Reading) -> None:
-        refused = reading.health is Health.REFUSED
-        if not refused and self._now() - replica.answered_at < self._settings.health_interval_s:
-            self._replicas.restore(replica)  # too busy for a health check, not for its work
-            return
-        member.misses += 1
-        if refused or member.misses >= MISSES:
-            end = await self._end_of(member)
-            if end is not None:
-                member.status = end
-                await self._lose(member, why_gone(end), end.exit_code)
-            else:
-                await self._lose(member, reading.text)
-
-    async def _end_of(self, member: Member) -> Status | None:
-        """The scheduler may learn of an exit a moment after its port is closed."""
-        for _ in range(3):
-            if self._instances is None or member.handle is None:
-                return None
-            try:
-                status = (await self._instances.poll([member.handle])).get(member.handle)
-            except SchedulerError as error:
-                self._emit("warning", f"the scheduler does not answer: {error}")
-                return None
-            if status is not None and status.state is State.GONE:
-                return status
-            await asyncio.sleep(TICK_S)
-        return None
-
-    async def _lose(self, member: Member, why: str, exit_code: int | None = None, *, again: bool = True) -> None:
-        was_ready, ran_s = member.replica is not None, self._now() - member.since
-        if member.replica is not None:
-            self.lost += 1
-            self._replicas.remove(member.replica)
-            member.replica = None
-        self._emit("lost", f"{member.name} {'was lost' if was_ready else 'did not start'}: {why}")
-        member.cause = f"{member.name}, attempt {member.attempt}: {why}"
-        await self._blame(member, exit_code)
-        never = member.status is not None and member.status.never
-        if self._instances is not None and member.handle is not None:
-            member.cause = await self._instances.obituary(member.handle, member.cause)
-            try:
-                await self._instances.stop(member.handle)
-            except SchedulerError as error:
-                self._emit("warning", f"{member.name} ({member.handle.id}) could not be stopped: {error}")
-        quick = exit_code if not was_ready and ran_s < QUICK_S else None
-        never = never or not again or exit_code == NEVER_EXIT or (exit_code == USAGE_EXIT and not was_ready)
-        hopeless = never or quick in self._quick_exits or (member.launch is None and not was_ready)
-        if quick is not None:
-            self._quick_exits.add(quick)
-        if hopeless or member.attempt > self._settings.restarts:
-            self._give_up(member)
-        else:
-            await self._restart(member)
-
-    async def _blame(self, member: Member, exit_code: int | None) -> None:
-        node = failed_node(member.status)
-        if node is None or self._instances is None or exit_code in (USAGE_EXIT, NEVER_EXIT):
-            return
-        try:
-            given_up = await self._instances.blame(node)
-        except SchedulerError as error:
-            self._emit("warning", f"the scheduler does not answer: {error}")
-            return
-        if given_up:
-            self._emit("warning", given_up)
-
-    async def _restart(self, member: Member) -> None:
-        member.attempt += 1
-        self._emit("restart", f"{member.name}: attempt {member.attempt} of {self._settings.restarts + 1}")
-        try:
-            await self._start(member)
-        except SchedulerError as error:
-            member.cause = f"{member.cause}\nIt cannot be started again: {error}"
-            self._give_up(member)
-
-    def _give_up(self, member: Member) -> None:
-        member.phase = "gone"
-        self._emit("gone", f"{member.name} is given up after attempt {member.attempt}")
+        self._next_poll = now() + self._poll_pause_s
+        return True
 
     def _verdict(self) -> ArealEvalError:
         many = f"all {len(self._members)} replicas" if len(self._members) > 1 else "the replica"
         cause = self._members[0].cause
         if all(member.status is not None and member.status.never for member in self._members):
             return CannotFit(cause)
-        if self._once_ready.is_set():
+        if self._upkeep.once_ready.is_set():
             lost = "was lost" if len(self._members) == 1 else "were lost"
             return EngineLost(f"{many} {lost} and the restarts are spent; the first: {cause}")
         hint = "Run the command by hand to see more; if the server only needs longer, raise --start-timeout."
@@ -363,17 +158,3 @@ class Fleet:
         except TimeoutError:
             return
         self._nudge.clear()
-
-    def _start_limit_s(self, member: Member) -> float:
-        if member.launch is None:
-            return RECONNECT_S
-        return self._settings.start_timeout_s or member.launch.start_timeout_s
-
-    def _tell(self, member: Member, kind: EventKind, text: str) -> None:
-        if text != member.told:
-            member.told = text
-            self._emit(kind, text)
-
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()

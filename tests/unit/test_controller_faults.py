@@ -189,7 +189,7 @@ def test_cancelling_frees_the_servers_slot() -> None:
 
 def test_a_server_that_dies_after_25_rows_ends_the_run_and_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """C10, D4: infrastructure is never blamed on the model, and waiting for it is bounded."""
-    monkeypatch.setattr("pytest_areal_eval.controller.fleet.RECONNECT_S", 0.5)
+    monkeypatch.setattr("pytest_areal_eval.controller.upkeep.RECONNECT_S", 0.5)
     with in_thread(latency_s=0.02, die_after=25) as server, attached(server, restarts=0) as controller:
         rollouts = run_rows(controller)
         assert isinstance(controller.failure, EngineLost)
@@ -224,7 +224,7 @@ def test_one_of_two_servers_dies_and_its_requests_finish_on_the_other() -> None:
 
 def test_a_server_that_is_not_there_fails_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """C10: an unreachable endpoint is an error of its own, never a score."""
-    monkeypatch.setattr("pytest_areal_eval.controller.fleet.RECONNECT_S", 0.5)
+    monkeypatch.setattr("pytest_areal_eval.controller.upkeep.RECONNECT_S", 0.5)
     controller = RolloutController(StandinEngine())
     with pytest.raises(EngineStartError, match=r"replica/0.*127\.0\.0\.1.*"):
         controller.initialize(server_infos=[Endpoint("replica/0", "http://127.0.0.1:9")])
