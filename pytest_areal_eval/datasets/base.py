@@ -7,15 +7,35 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 from pytest_areal_eval.errors import DatasetError
 
 Record = dict[str, Any]
 Locate = Callable[[int], str]
+
+
+class MadeRecords(Sequence[Record]):
+    """Records that are made when they are read."""
+
+    @abstractmethod
+    def made(self, index: int) -> Record:
+        """One of them."""
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Record]: ...
+
+    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
+        if isinstance(index, slice):
+            return [self.made(i) for i in range(*index.indices(len(self)))]
+        return self.made(index)
 
 
 @dataclass(frozen=True, eq=False)

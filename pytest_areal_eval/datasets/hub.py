@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import Any, cast
 
-from pytest_areal_eval.datasets.base import LoadedDataset, Record, near
+from pytest_areal_eval.datasets.base import LoadedDataset, MadeRecords, Record, near
 from pytest_areal_eval.errors import DatasetError
 
 CONFIGS = ("default", "main")
@@ -25,7 +25,7 @@ _GO_LOCAL = (
 )
 
 
-class ArrowRecords(Sequence[Record]):
+class ArrowRecords(MadeRecords):
     """A ``datasets.Dataset`` as a sequence of dicts; an image is decoded when its row is read."""
 
     def __init__(self, rows: Any) -> None:
@@ -34,15 +34,8 @@ class ArrowRecords(Sequence[Record]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Record]: ...
-
-    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+    def made(self, index: int) -> Record:
+        """A row, decoded."""
         return cast("Record", self._rows[index])
 
     def undecoded(self) -> Iterator[Record]:

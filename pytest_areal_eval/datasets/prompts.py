@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any
 
-from pytest_areal_eval.datasets.base import LoadedDataset, Record, near
+from pytest_areal_eval.datasets.base import LoadedDataset, MadeRecords, Record, near
 from pytest_areal_eval.errors import DatasetError
 
 Messages = list[dict[str, Any]]
@@ -86,7 +86,7 @@ def prepare(dataset: LoadedDataset, *, prompt: Prompt | None = None, answer: Ans
     return dataset if ready else replace(dataset, records=_Prepared(dataset, added))
 
 
-class _Prepared(Sequence[Record]):
+class _Prepared(MadeRecords):
     """The records of a dataset, each with some fields added; the original ones are neither copied nor changed."""
 
     def __init__(self, dataset: LoadedDataset, added: Sequence[Record]) -> None:
@@ -96,15 +96,8 @@ class _Prepared(Sequence[Record]):
     def __len__(self) -> int:
         return len(self._added)
 
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Record]: ...
-
-    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+    def made(self, index: int) -> Record:
+        """A record with what was added to it."""
         return {**self._dataset.records[index], **self._added[index]}
 
     def undecoded(self) -> Iterator[Record]:
