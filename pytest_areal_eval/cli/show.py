@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_areal_eval.cli.common import add_run, load, pick, say, say_table, width
 from pytest_areal_eval.report.stats import stats_json, stats_lines
 from pytest_areal_eval.report.text import answer_of
+from pytest_areal_eval.report.transcript import turns_of
 
 if TYPE_CHECKING:
     from pytest_areal_eval.api import Episode
@@ -123,6 +124,12 @@ def _show_episode(e: Episode) -> None:
         f"\n--- episode {e.index}: {e.status}, reward {reward}, {e.output_tokens} tokens, {e.latency_s:.2f} s, "
         f"stopped by {e.stop_reason or 'nothing'} ---"
     )
+    for turn in turns_of(e):
+        say(f"[{turn.role}] {turn.text}".rstrip())
+        for call in turn.calls:
+            say(f"  → {call.name}({call.arguments})")
+    if e.transcript:
+        say("[last answer]")
     if e.reasoning:
         say(f"[reasoning]\n{e.reasoning}\n[answer]")
     say(e.completion)

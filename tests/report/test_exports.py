@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.runs import episode, write_run
+from support.runs import episode, transcript, write_run
 
 from pytest_areal_eval.api import EpisodeStatus
 from pytest_areal_eval.cli import main
@@ -36,6 +36,15 @@ print(json.dumps({
     "errors": int((df["error"].fillna("") != "").sum()),
 }))
 """
+
+
+def inspect_says(script: str, logs: Path) -> Any:
+    """What a script prints in the environment that has Inspect."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    command = [str(INSPECT), "-c", script, str(logs)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=clean, cwd=logs.parent)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 @pytest.fixture
@@ -79,11 +88,7 @@ def test_an_inspect_log_has_every_member_that_its_readers_look_for(folder: Path,
 @pytest.mark.skipif(not INSPECT.exists(), reason="no Inspect here: make inspect")
 def test_inspect_itself_reads_the_log(folder: Path, tmp_path: Path) -> None:
     write_inspect_logs(read_run(folder), tmp_path / "logs")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    command = [str(INSPECT), "-c", READ_WITH_INSPECT, str(tmp_path / "logs")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=clean, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {
+    assert inspect_says(READ_WITH_INSPECT, tmp_path / "logs") == {
         "task": "gsm",
         "status": "success",
         "samples": 4,
@@ -97,6 +102,48 @@ def test_inspect_itself_reads_the_log(folder: Path, tmp_path: Path) -> None:
         "level": [1, 2],
         "errors": 1,
     }
+
+
+READ_AGENT_WITH_INSPECT = """
+import json, sys
+from inspect_ai.log import list_eval_logs, read_eval_log_sample
+(found,) = list_eval_logs(sys.argv[1])
+sample = read_eval_log_sample(found, "a", 1)
+(call,) = sample.messages[2].tool_calls
+said = [[m.role, m.text] for m in sample.messages]
+print(json.dumps([said, call.function, call.arguments, sample.messages[3].tool_call_id]))
+"""
+
+
+def test_an_agents_tool_calls_are_messages(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", {"gsm": [episode("a", reward=1.0, transcript=transcript("twelve"))]})
+    (path,) = write_inspect_logs(read_run(run), tmp_path / "logs")
+    with zipfile.ZipFile(path) as archive:
+        messages = json.loads(archive.read("samples/a_epoch_1.json"))["messages"]
+    assert [m["role"] for m in messages] == ["system", "user", "assistant", "tool", "assistant"]
+    call = {"id": "c1", "function": "multiply", "arguments": {"a": 3, "b": 4}, "type": "function"}
+    assert messages[2]["tool_calls"] == [call]
+    assert (messages[3]["tool_call_id"], messages[3]["function"], messages[3]["content"]) == ("c1", "multiply", "12")
+    if INSPECT.exists():
+        assert inspect_says(READ_AGENT_WITH_INSPECT, tmp_path / "logs") == [
+            [
+                ["system", "Use the tool."],
+                ["user", "twelve"],
+                ["assistant", ""],
+                ["tool", "12"],
+                ["assistant", "twelve"],
+            ],
+            "multiply",
+            {"a": 3, "b": 4},
+            "c1",
+        ]
+
+
+def test_show_prints_an_agents_conversation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path, {"gsm": [episode("a", reward=1.0, transcript=transcript("\x1b[2Jtwelve"))]})
+    assert main(["show", str(tmp_path), "--item", "a"]) == 0
+    shown = capsys.readouterr().out
+    assert '[assistant]\n  → multiply({"a": 3, "b": 4})\n[tool] 12\n[assistant] �[2Jtwelve\n[last answer]\n' in shown
 
 
 def test_lm_eval_results_and_samples_hold_the_same_numbers(folder: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.browser import Browser, missing
-from support.runs import episode, write_run
+from support.runs import episode, transcript, write_run
 
 from pytest_areal_eval.api import EpisodeStatus
 from pytest_areal_eval.cli import main
@@ -120,6 +120,18 @@ def test_an_item_has_an_address_and_an_error_is_shown(browser: Browser, page: Pa
     assert browser.run("document.querySelector('nav .on').textContent") == "other"
 
 
+def test_an_agents_conversation_shows_its_tool_calls(browser: Browser, tmp_path: Path) -> None:
+    agent = episode("a", 0, 1.0, transcript=transcript(), completion="3 times 4 is 12.", requests=2)
+    browser.open(report(write_run(tmp_path, {"gsm": [agent]})), "#0/a")
+    browser.wait("document.getElementById('conversation')", 10)
+    assert browser.run("document.querySelector('#conversation summary').textContent") == (
+        "Conversation (5 messages, 1 tool call)"
+    )
+    roles = "[...document.querySelectorAll('.turn h3')].map(h => h.firstChild.textContent)"
+    assert browser.run(roles) == ["system", "user", "assistant", "tool", "assistant"]
+    assert browser.run("document.querySelector('pre.call').textContent") == 'multiply({"a": 3, "b": 4})'
+
+
 def test_a_group_of_the_chart_filters_the_table(browser: Browser, page: Path) -> None:
     browser.open(page)
     assert browser.run("document.querySelectorAll('.card').length") == 4
@@ -132,7 +144,10 @@ def test_a_group_of_the_chart_filters_the_table(browser: Browser, page: Path) ->
 def test_nothing_that_a_model_or_a_dataset_says_is_run(browser: Browser, tmp_path: Path) -> None:
     places = ("prompt", "completion", "reasoning", "error", "traceback", "extracted", "gold", "replica")
     failed = {"reward": None, "status": EpisodeStatus.WORKFLOW_ERROR}
-    episodes = [episode(f"x{n}", **failed, **dict.fromkeys(places, text)) for n, text in enumerate(HOSTILE)]
+    episodes = [
+        episode(f"x{n}", **failed, **dict.fromkeys(places, text), transcript=transcript(text))
+        for n, text in enumerate(HOSTILE)
+    ]
     columns = {f"x{n}": {"col": text.replace("\ud800", "")} for n, text in enumerate(HOSTILE)}
     info = {
         "models": {HOSTILE[0]: {}, HOSTILE[1]: {}},

@@ -29,6 +29,27 @@ def episode(item_id: str, index: int = 0, reward: float | None = 0.0, **fields: 
     return Episode(item_id=item_id, index=index, reward=reward, **{**usual, **fields})
 
 
+def transcript(said: str = "3 times 4 is 12.") -> tuple[dict[str, Any], ...]:
+    """An agent's two calls of the model, the first of which asks for a tool, as the journal keeps them."""
+    call = {"id": "c1", "name": "multiply", "arguments": '{"a": 3, "b": 4}'}
+    cost = {"input_tokens": 50, "output_tokens": 9, "latency_s": 0.25, "reasoning": ""}
+    asked = [
+        {"role": "system", "content": "Use the tool."},
+        {"role": "user", "content": [{"type": "text", "text": said}]},
+    ]
+    again = {"role": "assistant", "tool_calls": [{"id": "c1", "function": {"name": "multiply", "arguments": "{}"}}]}
+    return (
+        {"repeated": 0, "messages": asked, "content": "", "tool_calls": [call], **cost},
+        {
+            "repeated": 2,
+            "messages": [again, {"role": "tool", "tool_call_id": "c1", "content": "12"}],
+            "content": said,
+            "tool_calls": [],
+            **cost,
+        },
+    )
+
+
 def write_run(
     folder: Path,
     evaluations: Mapping[str, Sequence[Episode]],

@@ -17,6 +17,7 @@ from typing import Any
 
 from pytest_areal_eval.api import Episode
 from pytest_areal_eval.errors import JournalError
+from pytest_areal_eval.report.export.inspect_messages import answer_message, messages_of
 from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun
 from pytest_areal_eval.stats import Estimate
 
@@ -151,17 +152,14 @@ def _sample(log: _Log, item_id: str, e: Episode) -> dict[str, Any]:
         "output_tokens": e.output_tokens,
         "total_tokens": e.input_tokens + e.output_tokens,
     }
-    content: Any = e.completion
-    if e.reasoning:
-        content = [{"type": "reasoning", "reasoning": e.reasoning}, {"type": "text", "text": e.completion}]
-    message = {"role": "assistant", "content": content, "source": "generate", "model": log.model}
+    message = answer_message(e.completion, e.reasoning, log.model)
     columns = log.evaluation.items[item_id].columns if item_id in log.evaluation.items else {}
     sample: dict[str, Any] = {
         "id": item_id,
         "epoch": e.index + 1,
         "input": e.prompt,
         "target": e.gold or "",
-        "messages": [{"role": "user", "content": e.prompt, "source": "input"}, message],
+        "messages": messages_of(e, log.model),
         "output": {
             "model": log.model,
             "choices": [{"message": message, "stop_reason": _STOP.get(e.stop_reason, "unknown")}],

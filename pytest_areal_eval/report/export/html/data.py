@@ -16,6 +16,7 @@ from pytest_areal_eval.api import Episode
 from pytest_areal_eval.report.export.html.charts import charts
 from pytest_areal_eval.report.saved import SavedEvaluation
 from pytest_areal_eval.report.text import answer_of
+from pytest_areal_eval.report.transcript import Turn, turns_of
 
 CHUNK_ITEMS = 32
 """Items whose texts are opened together: a click decompresses about half a megabyte at 8 episodes of 2 kB."""
@@ -123,12 +124,24 @@ def _episode(e: Episode, limit: int) -> dict[str, Any]:
         "error": shorten(e.error, limit),
         "traceback": shorten(e.traceback, limit),
         "metrics": dict(e.metrics),
+        "turns": [_turn(turn, limit) for turn in turns_of(e)],
     }
     return {
         name: value
         for name, value in values.items()
-        if value not in ("", None, {}) and (value != 0 or name == "reward")
+        if value not in ("", None, {}, []) and (value != 0 or name == "reward")
     }
+
+
+def _turn(turn: Turn, limit: int) -> dict[str, Any]:
+    values = {
+        "role": turn.role,
+        "text": shorten(turn.text, limit),
+        "reasoning": shorten(turn.reasoning, limit),
+        "calls": [f"{call.name}({shorten(call.arguments, limit)})" for call in turn.calls],
+        "cost": turn.cost,
+    }
+    return {name: value for name, value in values.items() if value}
 
 
 def shorten(text: str, limit: int) -> str:

@@ -253,13 +253,27 @@
     return [
       make("div", { class: "meta" }, ...Object.entries(meta).filter(([, v]) => v !== undefined && v !== "").map(([name, v]) => make("span", {}, `${name}: ${v}`))),
       e.reasoning ? make("details", {}, make("summary", {}, `Reasoning (${e.reasoning.length.toLocaleString("en")} characters)`), make("pre", { id: "reasoning" }, e.reasoning)) : null,
-      make("h3", {}, "Completion"), make("pre", { class: `answer ${tone}`, id: "completion" }, e.completion || "(empty)"),
+      ...conversation(e),
+      make("h3", {}, e.turns ? "Last answer" : "Completion"), make("pre", { class: `answer ${tone}`, id: "completion" }, e.completion || "(empty)"),
       e.extracted || e.gold ? make("div", { class: "pair" },
         make("div", {}, make("h3", {}, "Extracted answer"), make("pre", { class: `answer ${tone}`, id: "extracted" }, e.extracted || "(none)")),
         make("div", {}, make("h3", {}, "Gold"), make("pre", { id: "gold" }, e.gold || "(not told)"))) : null,
       e.error ? make("h3", {}, "Error") : null, e.error ? make("pre", { class: "error" }, e.error) : null,
       e.traceback ? make("pre", { class: "error" }, e.traceback) : null,
     ];
+  }
+
+  // An agent's episode: what was said by whom, and the calls of tools.
+  function conversation(e) {
+    if (!e.turns) return [];
+    const calls = e.turns.reduce((sum, turn) => sum + (turn.calls || []).length, 0);
+    const said = `Conversation (${e.turns.length} messages${calls ? `, ${calls} tool call${calls > 1 ? "s" : ""}` : ""})`;
+    const turns = e.turns.map((turn) => make("div", { class: `turn ${turn.role === "assistant" ? "model" : ""}` },
+      make("h3", {}, turn.role, turn.cost ? make("span", {}, turn.cost) : ""),
+      turn.reasoning ? make("pre", { class: "soft" }, turn.reasoning) : null,
+      turn.text ? make("pre", {}, turn.text) : null,
+      ...(turn.calls || []).map((call) => make("pre", { class: "call" }, call))));
+    return [make("details", { open: "", id: "conversation" }, make("summary", {}, said), ...turns)];
   }
 
   function close() {
