@@ -30,7 +30,8 @@ def get_custom_dataset(
     """
     from pytest_areal_eval.datasets import load_dataset
 
-    said = {name: getattr(dataset_config, name, kwargs.get(name)) for name in ("path", "type", "max_length")}
+    names = ("path", "type", "max_length")
+    said: dict[str, Any] = {name: getattr(dataset_config, name, kwargs.get(name)) for name in names}
     if said["type"] not in (None, "rl"):
         raise ValueError(f"type={said['type']!r} is for training; an evaluation's datasets are of type 'rl'")
     is_gsm8k = said["path"] == GSM8K
