@@ -34,6 +34,7 @@ def check_options(settings: Settings) -> None:
         check_readable(Path(replay))
         return
     check_engine(settings)
+    _server_env(settings)
     if settings.get("scheduler") == "ray":
         check_ray(settings)
     if settings.get("scheduler") == "slurm":
@@ -149,7 +150,7 @@ def build_controller(
         start_timeout_s=settings.get("start-timeout"),
         queue_timeout_s=settings.get("queue-timeout", ControllerSettings.queue_timeout_s),
         needs=Needs(
-            env=dict(variable.split("=", 1) for variable in settings.get("server-env", ())),
+            env=_server_env(settings),
             cpus_per_gpu=settings.get("server-cpus"),
             mem_gb_per_gpu=settings.get("server-mem"),
         ),
@@ -157,6 +158,16 @@ def build_controller(
     )
     engine, tokenizer = _engine(settings, model, scheduler)
     return RolloutController(engine, scheduler, settings=chosen, tokenizer=tokenizer, on_event=on_event)
+
+
+def _server_env(settings: Settings) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for variable in settings.get("server-env", ()):
+        name, equals, value = variable.partition("=")
+        if not equals and name not in os.environ:
+            raise ConfigError(f"--server-env={name}: that environment variable is not set", f"export {name}=…")
+        found[name] = value if equals else os.environ[name]
+    return found
 
 
 def build_recall(settings: Settings, model: str | None, history: History, *, load_tokenizer: bool) -> RolloutController:

@@ -127,10 +127,10 @@ def tracker(text: str) -> str:
 
 
 def variable(text: str) -> str:
-    """``NAME=VALUE`` of an environment."""
-    name, equals, _ = text.partition("=")
-    if not (equals and name.isidentifier() and name.isascii()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, such as NCCL_DEBUG=WARN")
+    """``NAME=VALUE`` of an environment; ``NAME`` alone: as it is in ours."""
+    name = text.partition("=")[0]
+    if not (name.isidentifier() and name.isascii()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, such as NCCL_DEBUG=WARN, or NAME")
     return text
 
 
@@ -266,10 +266,11 @@ OPTIONS: tuple[Option, ...] = (
     Option("server-mem", "Memory likewise, in GB", positive_int, metavar="GB"),
     Option(
         "server-env",
-        "Variable of the servers' environment, such as NCCL_DEBUG=WARN; may be given several times",
+        "Variable of the servers' environment, such as NCCL_DEBUG=WARN; NAME alone: with the value that it has here, "
+        "which a token should be given by; may be given several times",
         variable,
         "list",
-        "NAME=VALUE",
+        "NAME[=VALUE]",
     ),
     Option(
         "gate",

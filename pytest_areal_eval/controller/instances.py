@@ -14,6 +14,7 @@ from pytest_areal_eval.controller.settings import Needs
 from pytest_areal_eval.engines.base import Endpoint, Gang, Launch
 from pytest_areal_eval.engines.flags import as_flags
 from pytest_areal_eval.errors import SchedulerError
+from pytest_areal_eval.journal.redact import redact_text
 from pytest_areal_eval.schedulers.base import Address, Handle, InstanceSpec, Scheduler, Shape, Status
 from pytest_areal_eval.schedulers.postmortem import LAST_LINE
 
@@ -139,4 +140,4 @@ class Instances:
             known = {"{host}": address.host, "{port}": str(address.port), "{nonce}": address.nonce}
             for placeholder, value in known.items():
                 argv = tuple(word.replace(placeholder, value) for word in argv)
-        return shlex.join(argv)
+        return redact_text(shlex.join(argv))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.plugins import without
 from support.refusals import refused
 
 USAGE = pytest.ExitCode.USAGE_ERROR
@@ -29,13 +30,13 @@ Refuse = Callable[..., None]
 
 
 @pytest.fixture
-def refuse(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Refuse:
+def refuse(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, warm: None) -> Refuse:
     """Run a suite with something that looks like a checkpoint, and check how it is refused."""
     for name in ("CI", "RAY_ADDRESS", "SLURM_JOB_ID", "SGLANG_USE_CPU_ENGINE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", f"{pytester.path}/bin:/usr/bin:/bin")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    pytester.makeini("[pytest]\naddopts = -p no:randomly -p no:asyncio -p no:cov")
+    pytester.makeini(f"[pytest]\naddopts = {without()}")
     pytester.makepyfile(SUITE)
     model = pytester.mkdir("model")
     (model / "config.json").write_text(json.dumps({"max_position_embeddings": 64}))
@@ -73,8 +74,8 @@ def hide(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
         ("--scheduler=k8s", "ERROR: --scheduler: 'k8s' is not local, ray or slurm"),
         ("--queue-timeout=0", "ERROR: --queue-timeout: 0 is not above 0 seconds"),
         ("--server-cpus=0", "ERROR: --server-cpus: 0 is below 1"),
-        ("--server-env=A", "ERROR: --server-env: 'A' is not NAME=VALUE, such as NCCL_DEBUG=WARN"),
-        ("--server-env=a-b=1", "ERROR: --server-env: 'a-b=1' is not NAME=VALUE*"),
+        ("--server-env=a-b=1", "ERROR: --server-env: 'a-b=1' is not NAME=VALUE, such as NCCL_DEBUG=WARN, or NAME"),
+        ("--server-env=NOBODY_HAS_THIS", "ERROR: --server-env=NOBODY_HAS_THIS: that environment variable is not set"),
     ],
 )
 def test_an_option_that_cannot_be_read(refuse: Refuse, option: str, said: str) -> None:
