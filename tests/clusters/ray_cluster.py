@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pytest_areal_eval.schedulers import processes
 from pytest_areal_eval.schedulers.ray.scheduler import RayScheduler
@@ -52,12 +53,13 @@ def stop() -> None:
 
 def cut_power(host: str) -> None:
     """Everything on a node dies at once."""
-    os.kill(int((FOLDER / f"node{NODES.index(host) + 1}.pid").read_text()), signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(int((FOLDER / f"node{NODES.index(host) + 1}.pid").read_text()), signal.SIGKILL)
 
 
-def network(host: str, state: Literal["up", "down"]) -> None:
-    """Take a node off the network, or bring it back; not the head, whose network is this machine's."""
-    subprocess.run(["ip", "link", "set", f"fr{NODES.index(host) + 1}", state], timeout=10, check=True)
+def cut_network(host: str) -> None:
+    """A node goes on alone; not the head, whose network is this machine's.  :func:`start` connects it again."""
+    subprocess.run(["ip", "link", "set", f"fr{NODES.index(host) + 1}", "down"], timeout=10, check=True)
 
 
 def scheduler(folder: Path, address: str, **options: Any) -> RayScheduler:

@@ -62,7 +62,7 @@ class TestLostNode:
     def test_a_lost_node_leaves_the_run_to_the_others(self, scheduler: RayScheduler, what: str) -> None:
         events: list[Event] = []
         node = cluster.NODES[2] if what == "power" else cluster.NODES[1]
-        cut = cluster.cut_power if what == "power" else lambda host: cluster.network(host, "down")
+        cut = cluster.cut_power if what == "power" else cluster.cut_network
         try:
             with running(scheduler, WholeNodes(3, ["--latency-ms", "50"]), events.append) as controller:
                 all_ready(controller, 3)
@@ -72,7 +72,7 @@ class TestLostNode:
                 assert controller.snapshot().replicas_ready == 2
                 until(lambda: any("PENDING: wants 1 x" in event.text for event in events), "the reason", 20)
         finally:
-            cluster.network(cluster.NODES[1], "up")
+            cluster.cut_power(node)
 
 
 class TestSessions:

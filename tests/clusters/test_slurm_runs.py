@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import slurm_cluster as cluster
+from arithmetic import ITEMS, evaluate, rewards
 from standin.engine import SERVER as STANDIN
 from standin.engine import StandinEngine
 from standin.tokens import ByteTokenizer
+from support import standin_sessions as standins
 from support.ask import Ask
+from support.fleet_contract import FleetContract, QueueContract
 from support.scheduler_contract import SERVER, nonce_at, until_gone, until_up
+from support.sessions import Session
 from support.waiting import until
 
 from pytest_areal_eval.controller import ControllerSettings, Event, RolloutController
 from pytest_areal_eval.engines.base import Gang, Launch
+from pytest_areal_eval.errors import CannotFit
 from pytest_areal_eval.schedulers import processes
 from pytest_areal_eval.schedulers.base import Address, InstanceSpec, Lost, Shape
 from pytest_areal_eval.schedulers.slurm import SlurmScheduler
 
 pytestmark = pytest.mark.timeout(120)
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="class")
@@ -49,52 +50,63 @@ def lifelike_nodes(slurm: None) -> Iterator[None]:
     cluster.stop()
 
 
-def evaluate(*options: str, env: Mapping[str, str] = os.environ) -> subprocess.CompletedProcess[str]:
-    """Run the shipped evaluation in a process of its own."""
-    words = [sys.executable, "-m", "pytest", "evals/test_arithmetic.py", "--model=models/tiny-math", *options]
-    return subprocess.run(words, cwd=ROOT, env=dict(env), capture_output=True, text=True, timeout=110)
-
-
-def rewards(folder: Path) -> dict[str, float]:
-    (journal,) = {path.resolve() for path in folder.glob("*/episodes.jsonl")}
-    rows: list[dict[str, Any]] = [json.loads(line) for line in journal.read_text().splitlines()]
-    return {row["item_id"]: row["reward"] for row in rows if "reward" in row}
-
-
 @pytest.mark.usefixtures("three_nodes")
 class TestThreeNodes:
-    def test_three_replicas_give_the_rewards_of_one_local_one(self, tmp_path: Path) -> None:
-        there = evaluate("--limit=100", "--scheduler=slurm", "--backend=hf:d3", f"--results-dir={tmp_path}/slurm")
-        assert there.returncode == 0, there.stdout + there.stderr
-        here = evaluate("--limit=100", "--backend=hf:d1", f"--results-dir={tmp_path}/local")
-        assert here.returncode == 0, here.stdout + here.stderr
-        assert len(rewards(tmp_path / "local")) == 100
-        assert rewards(tmp_path / "slurm") == rewards(tmp_path / "local")
+    def test_three_replicas_score_each_item_as_one_does_here(
+        self, tmp_path: Path, rewards_here: Mapping[str, float]
+    ) -> None:
+        done = evaluate("--scheduler=slurm", "--backend=hf:d3", f"--results-dir={tmp_path}")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert len(rewards_here) == ITEMS
+        assert rewards(tmp_path) == rewards_here
         assert cluster.jobs() == []
 
-    def test_a_mistake_is_one_message_and_exit_status_4(self, tmp_path: Path) -> None:
-        done = evaluate("--scheduler=slurm", "--slurm-partition=gpu", f"--results-dir={tmp_path}")
-        assert done.returncode == 4, done.stdout + done.stderr
-        said = "--slurm-partition=gpu: this cluster has no partition gpu\nThere are: high, main."
-        assert (done.stdout + done.stderr).count(said) == 1
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_nothing_is_left_of_a_session_that_ends_early(self, session: Session, number: signal.Signals) -> None:
+        """C92: no job either; what had finished is kept."""
+        start(session, "vllm:d3t4", rows=400, latency_s=0.5)
+        until(lambda: len(session.rows) > 10, "ten episodes", 40)
+        session.send(number)
+        assert session.wait(20) == pytest.ExitCode.INTERRUPTED, session.output
+        session.leaves_nothing(1)
+        assert cluster.jobs() == []
+        assert {row["status"] for row in session.rows} == {"scored"}
 
-    def test_a_lost_replicas_episodes_finish_elsewhere_and_it_comes_back(self) -> None:
-        scheduler, told = cluster.scheduler(), list[Event]()
-        settings = ControllerSettings(max_concurrency=16, health_interval_s=0.5, episode_timeout_s=60)
-        engine = StandinEngine(2, ["--latency-ms", "200"])
-        with RolloutController(
-            engine, scheduler, settings=settings, tokenizer=ByteTokenizer(), on_event=told.append
-        ) as controller:
-            controller.initialize("m")
-            until(lambda: controller.snapshot().replicas_ready == 2, "both replicas", 30)
-            ids = [controller.submit({"question": f"Question {i}.", "answer": "42"}, Ask()) for i in range(200)]
-            until(lambda: controller.snapshot().done > 20, "a part of the work", 30)
-            cluster.slurm("scancel", cluster.jobs()[0])
-            rollouts = controller.wait(ids=ids, timeout=60)
-            assert {episode.status.value for rollout in rollouts for episode in rollout.episodes} == {"scored"}
-            until(lambda: controller.snapshot().replicas_ready == 2, "the lost one's next attempt", 30)
-        assert [event.kind for event in told if event.kind in ("lost", "restart")] == ["lost", "restart"]
-        scheduler.close()
+    def test_servers_are_steps_where_pytest_runs_inside_an_allocation(self, session: Session) -> None:
+        """As in a batch script: two replicas on four of the eight GPUs each, and no further job."""
+        salloc = ("salloc", "-Q", "-N1", "--gpus-per-node=8", "-c16", "--ntasks-per-node=1")
+        start(session, "vllm:d2t4", rows=40, latency_s=0.2, before=salloc)
+        assert session.wait(60) == 0, session.output
+        assert len(standins.shares(session)) == 2
+        session.leaves_nothing(3)
+        until(lambda: cluster.jobs() == [], "the allocation's end", 5)
+
+    @pytest.mark.parametrize(
+        ("option", "said"),
+        [
+            (
+                "--slurm-partition=gpu",
+                "this cluster has no partition gpu\nThere are: high, main.",
+            ),
+            (
+                "--backend=hf:d25",
+                "25 replicas of 1 GPU do not fit: the slurm scheduler has 24 GPUs on 3 nodes",
+            ),
+            (
+                "--slurm-time=x",
+                "Slurm refuses eval-rollout/0 with --slurm-time=x: Invalid --time specification\n",
+            ),
+        ],
+    )
+    def test_a_mistake_is_one_message_and_exit_status_4_in_seconds(
+        self, tmp_path: Path, option: str, said: str
+    ) -> None:
+        began = time.monotonic()
+        done = evaluate("--scheduler=slurm", option, f"--results-dir={tmp_path}")
+        assert time.monotonic() - began < 10
+        assert done.returncode == 4, done.stdout + done.stderr
+        assert (done.stdout + done.stderr).count(said) == 1
+        assert "sbatch: error" not in done.stdout + done.stderr
         assert cluster.jobs() == []
 
     def test_a_node_that_loses_two_servers_is_not_used_again(self) -> None:
@@ -123,13 +135,42 @@ class TestThreeNodes:
             place = newest(scheduler)
             assert [len(gpus) for gpus in place.gpus] == [6, 6]
             assert len({*place.nodes}) == 2
-            until(lambda: len(standins(place.nonce)) == 2, "both ranks")
-            ends = sorted(words[words.index("--nonce") + 2 :] for words in standins(place.nonce).values())
+            until(lambda: len(serving(place.nonce)) == 2, "both ranks")
+            ends = sorted(words[words.index("--nonce") + 2 :] for words in serving(place.nonce).values())
             assert ends == [["--latency-ms", "0"], ["--latency-ms", "1", "--ready-after", "1"]]
             (rollout,) = controller.rollout_batch([{"question": "6 x 7?", "answer": "42"}], Ask())
             assert [episode.status.value for episode in rollout.episodes] == ["scored"]
         scheduler.close()
         assert cluster.jobs() == []
+
+
+@pytest.mark.usefixtures("three_nodes")
+class TestContract(FleetContract, QueueContract):
+    """A loss costs time, not an episode."""
+
+    nodes = 3
+    gpus_per_node = 8
+
+    @pytest.fixture
+    def scheduler(self) -> Iterator[SlurmScheduler]:
+        yield from fresh()
+
+    @pytest.fixture
+    def another(self) -> Iterator[SlurmScheduler]:
+        yield from fresh()
+
+
+def fresh() -> Iterator[SlurmScheduler]:
+    one = cluster.scheduler()
+    yield one
+    one.close()
+
+
+def start(session: Session, backend: str, rows: int, latency_s: float, *more: str, before: Sequence[str] = ()) -> None:
+    """Start pytest with stand-ins for vLLM, its folders where the nodes see them."""
+    session.write(standins.SUITE.format(rows=rows))
+    place = [f"--shared-dir={cluster.SHARED / session.mark}", "--scheduler=slurm", f"--backend={backend}"]
+    session.start(*place, *standins.words("vllm", session, latency_s), *more, before=before)
 
 
 class TwelveGpus(StandinEngine):
@@ -147,26 +188,52 @@ def newest(scheduler: SlurmScheduler) -> Address:
     return until_up(scheduler, handle)
 
 
-def standins(nonce: str) -> dict[int, list[str]]:
+def serving(nonce: str) -> dict[int, list[str]]:
     """The command of each stand-in server of an instance, by pid."""
     found = {pid: Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1] for pid in processes.marked([nonce])}
     return {pid: words for pid, words in found.items() if words[1:2] == [STANDIN]}
 
 
 def kill_servers(nonce: str) -> None:
-    for pid in standins(nonce):
+    for pid in serving(nonce):
         os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.usefixtures("twelve_nodes")
 class TestTwelveNodes:
-    def test_96_replicas_come_up_share_the_work_and_go(self) -> None:
-        words = [sys.executable, "benchmarks/replicas.py", f"--shared-dir={cluster.SHARED}", "--replicas=96"]
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=110)
-        assert done.returncode == 0, done.stdout + done.stderr
-        fewest, most = done.stdout.splitlines()[-1].split(" | ")[-2].split("–")
-        assert 0.5 * 4000 / 96 < int(fewest) <= int(most) < 2 * 4000 / 96
+    def test_96_replicas_come_up_share_the_work_and_go(self, session: Session) -> None:
+        start(session, "vllm:d96t1", 1600, 2.0, "--max-concurrency=192")
+        assert session.wait(110) == 0, session.output
+        session.leaves_nothing(1)
         assert cluster.jobs() == []
+        answered = standins.shares(session)
+        assert answered.total() == 1600
+        assert len(answered) == 96
+
+
+@pytest.fixture(scope="class")
+def accounted_nodes(slurm: None) -> None:
+    cluster.start("--nodes", "2", "--gpus", "2", "--accounting")
+
+
+@pytest.mark.usefixtures("accounted_nodes")
+class TestAccounts:
+    def test_an_unknown_account_is_told_and_a_known_one_is_charged(self, tmp_path: Path) -> None:
+        began = time.monotonic()
+        done = evaluate("--scheduler=slurm", "--slurm-account=nobody", f"--results-dir={tmp_path}")
+        assert time.monotonic() - began < 10
+        assert done.returncode == 4, done.stdout + done.stderr
+        said = "with --slurm-account=nobody: Batch job submission failed: Invalid account or account/partition"
+        assert (done.stdout + done.stderr).count(said) == 1
+        assert "See which are yours: sacctmgr show associations" in done.stdout + done.stderr
+        unknown = cluster.scheduler(qos="nobodys")
+        with pytest.raises(CannotFit, match=r"with --slurm-qos=nobodys: .* Invalid qos"):
+            unknown.start(InstanceSpec("m/0", SERVER))
+        one = cluster.scheduler(account="root", qos="normal")
+        handle = one.start(InstanceSpec("m/0", SERVER))
+        until_up(one, handle)
+        assert "Account=root QOS=normal" in cluster.slurm("scontrol", "show", "job", handle.id)
+        one.close()
 
 
 @pytest.mark.usefixtures("lifelike_nodes")
@@ -181,7 +248,9 @@ class TestLifelikeNodes:
         assert not processes.marked([place.nonce])
 
     def test_a_folder_that_the_nodes_do_not_see_is_told_in_seconds(self, tmp_path: Path) -> None:
+        began = time.monotonic()
         done = evaluate("--scheduler=slurm", "--limit=2", f"--results-dir={tmp_path}")
+        assert time.monotonic() - began < 10
         assert done.returncode == 4, done.stdout + done.stderr
         assert f"and wrote nothing into {tmp_path}" in done.stdout + done.stderr
         assert "--shared-dir=DIR" in done.stdout + done.stderr

@@ -55,14 +55,14 @@ class Session:
             (self.path / f"{name}.py").write_text(text, encoding="utf-8")
         return self
 
-    def start(self, *args: str, **popen: Any) -> Session:
-        """Start pytest, in a session of its own, with its output in ``out.txt``."""
+    def start(self, *args: str, before: Sequence[str] = (), **popen: Any) -> Session:
+        """Start pytest, in a session of its own, with its output in ``out.txt``; ``before`` goes before the command."""
         path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {k: v for k, v in os.environ.items() if k != "CI" and not k.startswith("PYTEST_")}
         environment |= {MARK: self.mark, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
         with open(self.path / "out.txt", "wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "pytest", "-W", "error", *PLUGINS_OFF, *args],
+                [*before, sys.executable, "-m", "pytest", "-W", "error", *PLUGINS_OFF, *args],
                 cwd=self.path, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 text=True, start_new_session=True, **popen,
             )  # fmt: skip
