@@ -175,6 +175,8 @@ def _load(spec: EvaluationSpec, base_dir: Path, trust_remote_code: bool) -> tupl
     require_columns(data, columns)
     if _asks(spec) or spec.prompt is not None or spec.answer is not None:
         dataset = prepare(data, prompt=spec.prompt, answer=spec.answer)
+    if _asks(spec):
+        _check_reward(spec.reward_fn, dataset.records[0])
     if spec.check_gold and spec.reward_fn is not None:
         _check_golds(spec, dataset)
     return data, dataset
@@ -210,6 +212,26 @@ def _wants(reward_fn: Any, column: str) -> bool:
     except (TypeError, ValueError):
         return False
     return column in parameters and parameters[column].default is inspect.Parameter.empty
+
+
+def _check_reward(reward_fn: Any, record: Mapping[str, Any]) -> None:
+    """Whether a reward function can be called as our workflows call it; else every item would be the same error."""
+    from pytest_areal_eval.workflows.rlvr import RESERVED
+
+    function = _resolved("reward_fn", reward_fn)
+    columns = {name: value for name, value in record.items() if name not in RESERVED}
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*RESERVED, **columns)
+    except TypeError as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise ConfigError(
+            f"@evaluation: reward_fn: {name}{signature}: {error}",
+            f"Write def {name}({', '.join(RESERVED)}, **columns); the columns are: {', '.join(columns)}.",
+        ) from None
 
 
 def _resolved(argument: str, value: Any) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.plugins import without
 
 pytest.register_assert_rewrite("support.scheduler_contract")
 pytest_plugins = ["pytester"]
@@ -50,22 +51,6 @@ def test_gsm(rollout):
 """
 
 
-OTHER_PLUGINS = (
-    "anyio",
-    "asyncio",
-    "cov",
-    "html",
-    "html_fixtures",
-    "hypothesispytest",
-    "langsmith_plugin",
-    "metadata",
-    "randomly",
-    "rerunfailures",
-    "pytest-split",
-    "timeout",
-)
-"""What a suite does without unless it names them; loading all takes a second a run."""
-
 WARM = ("conclusion", "controller", "journal", "report.table", "stats", "workflows.rlvr", "workflows.testbody")
 """Modules imported once for all suites: pytester forgets what was imported during a run."""
 
@@ -102,8 +87,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, warm: None
         plugins: Sequence[str] = (),
         ini: str = "",
     ) -> pytest.Pytester:
-        without = " ".join(f"-p no:{name}" for name in OTHER_PLUGINS if name not in plugins)
-        pytester.makeini(f"[pytest]\naddopts = {without}\n{ini}\n")
+        pytester.makeini(f"[pytest]\naddopts = {without(*plugins)}\n{ini}\n")
         pytester.makeconftest(
             CONFTEST.format(tests=str(Path(__file__).parent), rule=rule, latency=latency, concurrency=concurrency)
         )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from support.plugins import without
 from support.refusals import refused
 
 USAGE, COLLECTION = pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERRUPTED
@@ -32,7 +33,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, warm: None) 
     def go(
         *args: str, source: str = GOOD, files: Mapping[str, str] | None = None, ini: Sequence[str] = ()
     ) -> pytest.RunResult:
-        pytester.makeini("\n".join(["[pytest]", "addopts = -p no:randomly -p no:asyncio -p no:cov", *ini]))
+        pytester.makeini("\n".join(["[pytest]", f"addopts = {without()}", *ini]))
         (pytester.path / "test_evals.py").write_text(source, encoding="utf-8")
         for name, text in (files or {}).items():
             path = pytester.path / name
@@ -166,6 +167,15 @@ ONE = '[{"id": "a", "question": "q", "answer": "a"}]'
         ),
         ("reward_fn='os.path', answer='answer', check_gold=False", ["reward_fn='os.path' is a module, not a function"]),
         ("reward_fn=3", ["reward_fn=3 is not a function or its dotted name"]),
+        (
+            "reward_fn=lambda completions, answer: 1.0",
+            [
+                "reward_fn: <lambda>(completions, answer): multiple values for argument ?answer?",
+                "Write def *, **columns); the columns are: id, qu*",
+            ],
+        ),
+        ("reward_fn=lambda p, c, i, o, gold, **columns: 1.0", ["missing a required argument: 'gold'", "Write def *"]),
+        ("reward_fn=lambda p, c, i, o, answer: 1.0", ["got an unexpected keyword argument 'id'", "Write def *"]),
         ("workflow='no.where.Flow'", ["workflow='no.where.Flow': *No module named 'no'"]),
         ("", ["neither reward_fn= nor workflow=", "Name the reward*"]),
     ],

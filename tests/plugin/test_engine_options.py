@@ -10,6 +10,7 @@ import pytest
 from engines.servers import MODEL, STANDIN, environment
 from standin.engines import VLLM, Hosted
 from standin.server import in_thread
+from support.plugins import without
 from support.refusals import refused
 
 USAGE, ENGINE = pytest.ExitCode.USAGE_ERROR, 16
@@ -33,7 +34,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, warm: None) 
     monkeypatch.delenv("CI", raising=False)
 
     def go(*args: str) -> pytest.RunResult:
-        pytester.makeini("[pytest]\naddopts = -p no:randomly -p no:asyncio -p no:cov -p no:hypothesispytest\n")
+        pytester.makeini(f"[pytest]\naddopts = {without()}\n")
         pytester.makepyfile(test_evals=SUITE)
         return pytester.runpytest("-q", *args)
 
