@@ -1,7 +1,7 @@
 "use strict";
 // Reads the data blocks of this file and draws them.  Foreign text only ever becomes textContent or an attribute's value.
 (() => {
-  const ROW_PX = 30, MARGIN_ROWS = 12, RIGHT = "right", WRONG = "wrong", MIXED = "mixed", ERROR = "error";
+  const ROW_PX = 30, MARGIN_ROWS = 12, WIDTH = 320, RIGHT = "right", WRONG = "wrong", MIXED = "mixed", ERROR = "error";
   const $ = (id) => document.getElementById(id);
   const blocks = [...document.querySelectorAll("script[id^=index-]")];
   const evaluations = new Map();
@@ -74,7 +74,7 @@
   }
 
   function groupChart(column, rows) {
-    const width = 400, left = 118, right = 92, line = 26;
+    const width = WIDTH, left = 96, right = 88, line = 28;
     const all = rows.flatMap((row) => [row[2], row[3] ?? row[2], row[4] ?? row[2]]);
     const low = Math.min(0, ...all), high = Math.max(1, ...all);
     const x = (value) => left + ((value - low) / (high - low)) * (width - left - right);
@@ -85,10 +85,10 @@
     }
     rows.forEach(([label, n, mean, from, to, places], i) => {
       const y = i * line + line / 2;
-      svg.append(make("svg:text", { class: "label", x: left - 8, y: y + 4, "text-anchor": "end" }, short(label, 17)));
+      svg.append(make("svg:text", { class: "label", x: left - 8, y: y + 4, "text-anchor": "end" }, short(label, 14)));
       if (from !== null) svg.append(make("svg:line", { class: "ci", x1: x(from), x2: x(to), y1: y, y2: y }));
       svg.append(make("svg:circle", { class: "mean", cx: x(mean), cy: y, r: 4.5 }));
-      svg.append(make("svg:text", { x: width - right + 10, y: y + 4 }, `${number(mean)}  n=${n}`));
+      svg.append(make("svg:text", { x: width - right + 10, y: y + 4 }, `${mean.toFixed(3)}  n=${n}`));
       const hit = make("svg:rect", { class: "hit", x: 0, y: i * line, width, height: line, onclick: () => pickGroup(column, label, places) });
       hit.append(make("svg:title", {}, `${column} = ${label}: ${number(mean, 4)} over ${n} items; click to show them`));
       svg.append(hit);
@@ -97,7 +97,7 @@
   }
 
   function histogramCard(title, h, unit) {
-    const width = 400, height = 190, left = 34, floor = height - 20;
+    const width = WIDTH, height = 170, left = 34, floor = height - 20;
     const sums = h.right.map((count, i) => count + h.other[i]), top = Math.max(...sums, 1), bar = (width - left - 4) / sums.length;
     const y = (count) => (floor - 8) * (count / top);
     const svg = make("svg:svg", { viewBox: `0 0 ${width} ${height}`, width: "100%" });
@@ -123,7 +123,7 @@
   }
 
   function replicaCard({ step, series }) {
-    const width = 400, height = 190, left = 34, floor = height - 20, names = Object.keys(series);
+    const width = WIDTH, height = 170, left = 34, floor = height - 20, names = Object.keys(series);
     const top = Math.max(...names.flatMap((name) => series[name]), 1), count = series[names[0]].length;
     const svg = make("svg:svg", { viewBox: `0 0 ${width} ${height}`, width: "100%" });
     for (const tick of [0, top]) svg.append(make("svg:text", { x: left - 6, y: floor - (floor - 8) * (tick / top) + 4, "text-anchor": "end" }, number(tick, 0)));

@@ -30,7 +30,7 @@ def models_html(rows: Sequence[Row]) -> str:
         for name in grid.evaluations
     )
     table = f"<table><thead><tr><th>reward</th>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<section class="summary models">{table}</section>{_chart(grid)}'
+    return f'<section class="summary models"><div class="wide">{table}</div></section>{_chart(grid)}'
 
 
 def _chart(grid: Grid) -> str:

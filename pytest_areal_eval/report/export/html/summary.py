@@ -22,7 +22,8 @@ def summary_html(rows: Sequence[Row]) -> str:
     names = [name for name in names if name not in ends] + [name for name in ends if name in names]
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "".join(_row(row, mine, names) for row, mine in zip(rows, cells, strict=True))
-    return f"<table><thead><tr>{head}<th>0 to 1</th></tr></thead><tbody>{body}</tbody></table>"
+    table = f"<table><thead><tr>{head}<th>0 to 1</th></tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide">{table}</div>'
 
 
 def gates_html(gates: Sequence[Mapping[str, Any]]) -> str:
