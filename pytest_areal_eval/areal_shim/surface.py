@@ -33,6 +33,7 @@ _TRACER = _names(
     """Category trace_session session_context trace_session_phase atrace_session_phase trace_perf trace_scope
     atrace_scope instant""",
 )
+_OPENAI = _names("areal_shim.openai", "ArealOpenAI InteractionWithTokenLogpReward")
 _WORKFLOWS = {
     "areal.workflow.rlvr": _names("workflows.rlvr", "RLVRWorkflow"),
     "areal.workflow.multi_turn": _names("workflows.multi_turn", "MultiTurnWorkflow"),
@@ -52,6 +53,10 @@ SURFACE: Mapping[str, Mapping[str, str]] = {
     "areal.api.reward_api": _REWARD,
     "areal.api.workflow_api": _WORKFLOW,
     "areal.dataset": _names("areal_shim.dataset", "get_custom_dataset"),
+    "areal.experimental": {},
+    "areal.experimental.openai": _OPENAI,
+    "areal.experimental.openai.client": _names("areal_shim.openai", "ArealOpenAI"),
+    "areal.experimental.openai.types": _names("areal_shim.openai", "InteractionWithTokenLogpReward"),
     "areal.infra": {},
     "areal.infra.workflow_context": _CONTEXT,
     "areal.workflow_context": _CONTEXT,

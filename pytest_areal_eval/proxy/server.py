@@ -22,6 +22,7 @@ from pytest_areal_eval.proxy.sessions import ProxySession
 MOST_BYTES = 32 * 2**20
 """A request's body; the longest context of today is a tenth of it."""
 
+_JSON, _EVENTS = "application/json", "text/event-stream"
 _log = logging.getLogger(__name__)
 
 
@@ -132,6 +133,28 @@ class Server:
         return session
 
 
+async def answer_here(session: ProxySession, path: str, body: Body) -> tuple[int, str, str]:
+    """What a request would be answered, for a client in this process: status, content type and body.
+
+    Args:
+        session: the episode's.
+        path: ``/chat/completions``, with or without ``/v1``.
+        body: the request's.
+    """
+    path = path.removeprefix("/v1")
+    if path not in _APIS:
+        return 404, _JSON, json.dumps(openai_error(RefusedError(f"{path}: there are {', '.join(_APIS)}", status=404)))
+    api = _APIS[path]
+    try:
+        answer = await session.answer(_read(api, body), api.prefix)
+    except (RefusedError, ArealEvalError) as error:
+        refused = _as_refused(error)
+        return refused.status, _JSON, json.dumps(api.error(refused))
+    if body.get("stream"):
+        return 200, _EVENTS, "".join(_event(name, data) for name, data in api.stream(answer, body))
+    return 200, _JSON, json.dumps(api.write(answer, body))
+
+
 async def _body(request: web.Request) -> dict[str, Any]:
     try:
         body = await request.json(loads=json.loads)
@@ -165,10 +188,14 @@ def _refuse(api: Api, refused: RefusedError) -> web.Response:
 
 
 async def _stream(request: web.Request, events: Iterator[chat.Event]) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+    response = web.StreamResponse(headers={"Content-Type": _EVENTS, "Cache-Control": "no-cache"})
     await response.prepare(request)
     for name, data in events:
-        text = data if isinstance(data, str) else json.dumps(data)
-        await response.write((f"event: {name}\n" if name else "").encode() + f"data: {text}\n\n".encode())
+        await response.write(_event(name, data).encode())
     await response.write_eof()
     return response
+
+
+def _event(name: str | None, data: Any) -> str:
+    text = data if isinstance(data, str) else json.dumps(data)
+    return (f"event: {name}\n" if name else "") + f"data: {text}\n\n"

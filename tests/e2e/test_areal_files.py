@@ -32,6 +32,10 @@ def test_derived(rollout):
 def test_areals_name(rollout):
     pass
 
+@evaluation(ROWS, prompt=ask, workflow=FILE + "WithClient", reward_fn="areal.reward.gsm8k.gsm8k_reward_fn")
+def test_client(rollout):
+    pass
+
 @evaluation(ROWS, prompt="question", workflow="support.areal_math_agent.MathAgent")
 def test_agent(rollout):
     pass
@@ -40,6 +44,7 @@ def test_agent(rollout):
 
 def test_a_file_of_workflows_a_yaml_and_an_agent_run_without_areal(session: Session) -> None:
     assert importlib.util.find_spec("areal") is None
+    pytest.importorskip("openai")
     with_agent = [] if importlib.util.find_spec("agents") else ["--deselect=test_evals.py::test_agent"]
     shutil.copy(TESTS / "data/configs/gsm8k.yaml", session.path / "gsm8k.yaml")
     overrides = ["gconfig.n_samples=1", "gconfig.temperature=0", "gconfig.max_new_tokens=200", "~valid_dataset"]
@@ -53,6 +58,7 @@ def test_a_file_of_workflows_a_yaml_and_an_agent_run_without_areal(session: Sess
     for name in ("test_derived", "test_areals_name"):
         assert sum(row["reward"] for row in found[name]) >= 4, session.output
         assert all(row["extracted"] for row in found[name])
+    assert sum(row["reward"] for row in found["test_client"]) >= 4, session.output
     assert found["test_own_workflow"][0]["stats"]["eval-rollout/length"]["type"] == "avg_min_max"
     (folder,) = {file.parent for file in session.path.glob("eval-results/20*/stats.json")}
     stats = json.loads((folder / "stats.json").read_text())

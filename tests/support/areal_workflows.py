@@ -6,6 +6,7 @@ import torch
 from areal import workflow_context
 from areal.api import AsyncRewardWrapper, InferenceEngine, ModelRequest, ModelResponse, RolloutWorkflow
 from areal.api.cli_args import GenerationHyperparameters
+from areal.experimental.openai import ArealOpenAI
 from areal.reward.gsm8k import gsm8k_reward_fn
 from areal.utils import logging, stats_tracker
 from areal.utils.dynamic_import import import_from_string
@@ -81,3 +82,29 @@ class Derived(RLVRWorkflow):
     async def arun_episode(self, engine, data):
         """As the base."""
         return await super().arun_episode(engine, data)
+
+
+class WithClient(RolloutWorkflow):
+    """A workflow that talks to AReaL's OpenAI client, twice where the first answer is wrong."""
+
+    def __init__(self, reward_fn, gconfig: GenerationHyperparameters, tokenizer):
+        self.gconfig = gconfig.new_with_stop_and_pad_token_ids(tokenizer)
+        self.tokenizer = tokenizer
+        self.async_reward_fn = AsyncRewardWrapper(import_from_string(reward_fn))
+
+    async def arun_episode(self, engine: InferenceEngine, data: dict):
+        """Ask, grade, ask again."""
+        client = ArealOpenAI(engine=engine, tokenizer=self.tokenizer)
+        messages = list(data["messages"])
+        for _ in range(2):
+            comp = await client.chat.completions.create(
+                messages=messages, **self.gconfig.new(n_samples=1).to_openai_args_dict()
+            )
+            message = comp.choices[0].message
+            reward = await self.async_reward_fn("", message.content, None, None, **data)
+            client.set_reward(comp.id, reward)
+            if reward:
+                break
+            messages += [message.model_dump(exclude_none=True), {"role": "user", "content": "Look again."}]
+        client.apply_reward_discount(turn_discount=0.9)
+        return client.export_interactions(style="individual")

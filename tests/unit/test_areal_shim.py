@@ -51,6 +51,8 @@ def test_without_the_shim_areal_is_not_there() -> None:
 
 @pytest.mark.parametrize(("module", "name"), NAMES, ids=[f"{module}.{name}" for module, name in NAMES])
 def test_every_name_leads_somewhere(shim: None, module: str, name: str) -> None:
+    if module.startswith("areal.experimental.openai"):
+        pytest.importorskip("openai")
     assert imported(f"from {module} import {name}")[name] is not None
 
 
@@ -74,7 +76,7 @@ def test_the_import_lines_of_areals_own_files_work(shim: None, statement: str) -
     [
         ("from areal.api import FinetuneSpec", r"cannot import 'FinetuneSpec' from 'areal.api'.*\n.*ModelRequest"),
         ("from areal.api.cli_args import GRPOConfig", r"no areal.api.cli_args.GRPOConfig\n.*GenerationHyperparameters"),
-        ("import areal.engine.fsdp_engine", r"cannot import 'engine' from 'areal'.*\nareal has: api, dataset, infra"),
+        ("import areal.engine.fsdp_engine", r"cannot import 'engine' from 'areal'.*\nareal has: api, dataset, experimental"),
         ("import areal.api.sandbox_api", r"no areal.api.sandbox_api\n.*workflow_api.*install AReaL"),
     ],
 )
