@@ -179,7 +179,7 @@ def test_twice(rollout):
         ("ROWS, rewardfn=print", "rollout", "*unknown argument 'rewardfn'; did you mean 'reward_fn'?"),
         ("ROWS", "rollout", "*neither reward_fn= nor workflow=*"),
         ("reward_fn=print", "rollout", "*no dataset*"),
-        ("ROWS, reward_fn=print", "", "*takes rollout as argument*"),
+        ("ROWS, reward_fn=lambda *a, **k: 1.0", "", "*takes rollout as argument*"),
         ("ROWS, reward_fn=print, n_samples=0", "rollout", "*n_samples=0 is not a whole number of at least 1*"),
         ("ROWS, reward_fn=print, gates=['reward >> 1']", "rollout", "*reward >> 1*"),
         ("'missing.jsonl', reward_fn=print", "rollout", "*missing.jsonl*"),
