@@ -39,7 +39,7 @@ def text_limit(evaluations: Sequence[SavedEvaluation]) -> int:
     It is the largest limit at which all texts together keep to ``ALL_TEXTS_CHARS``: only the longest ones are cut.
     """
     episodes = [e for evaluation in evaluations for group in evaluation.episodes.values() for e in group]
-    lengths = sorted(len(e.completion) + len(e.reasoning) for e in episodes)
+    lengths = sorted(len(text) for e in episodes for text in _long_texts(e))
     left = ALL_TEXTS_CHARS
     for place, length in enumerate(lengths):
         share = left // (len(lengths) - place)
@@ -47,6 +47,14 @@ def text_limit(evaluations: Sequence[SavedEvaluation]) -> int:
             return min(max(share, SHORTEST_LIMIT_CHARS), LONGEST_TEXT_CHARS)
         left -= length
     return LONGEST_TEXT_CHARS
+
+
+def _long_texts(e: Episode) -> Iterator[str]:
+    yield e.completion
+    yield e.reasoning
+    for turn in turns_of(e):
+        yield turn.text
+        yield turn.reasoning
 
 
 def ordered(evaluation: SavedEvaluation) -> list[str]:
