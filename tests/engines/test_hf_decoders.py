@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from support.embedded_server import CHECKPOINT
 
 from pytest_areal_eval.engines.hf_server.batcher import Batcher
 from pytest_areal_eval.engines.hf_server.decoders import RowDecoder, SlotDecoder, bind, pick_decoder
 from pytest_areal_eval.engines.hf_server.generation import Generation, Sampling
+from pytest_areal_eval.engines.hf_server.loading import load
 from pytest_areal_eval.engines.hf_server.text import TextStream
 
 CONTEXT = 64
@@ -194,3 +197,13 @@ def test_a_seed_decides_the_answer_whatever_the_batch(llama: Any) -> None:
         run(SlotDecoder(llama, 1, bind(llama)), [generation], rows=1)
     assert [g.output for g in together] == [g.output for g in alone]
     assert [g.output for g in together] != [generated(llama, p) for p in PROMPTS]
+
+
+def test_a_checkpoint_is_served_with_a_tokenizer_of_another_folder(tmp_path: Path) -> None:
+    for name in ("config.json", "generation_config.json", "model.safetensors"):
+        (tmp_path / name).symlink_to(CHECKPOINT / name)
+    options: dict[str, Any] = {"dtype": "auto", "rows": 1, "context_length": 64, "trust_remote_code": False}
+    model = load(str(tmp_path), threads=1, tokenizer=str(CHECKPOINT), **options)
+    ids = model.tokenizer.encode("12 apples", add_special_tokens=False)
+    assert ids  # transformers makes an empty tokenizer where there are no files
+    assert model.decode(ids, True) == "12 apples"
