@@ -16,6 +16,7 @@ from pytest_areal_eval.journal import Journal, RunFolder
 from pytest_areal_eval.journal.items import copy_items
 from pytest_areal_eval.report.saved import SavedRun, read_run
 from pytest_areal_eval.report.scoreboard import Row
+from pytest_areal_eval.report.stats import write_stats
 from pytest_areal_eval.stats import Gate, Verdict, decide
 
 _PER_SHARD = ("n_selected", "n_planned", "summary", "node")
@@ -56,6 +57,7 @@ def merge_runs(parts: Sequence[SavedRun], where: Path, *, new: bool) -> Path:
         for name, evaluation in whole.evaluations.items():
             described[name]["summary"] = evaluation.row.summary().to_dict()
         folder.write_run(info | {"gates": _decided(whole, missing)})
+        write_stats(folder.path, whole.rows)
     return folder.path
 
 

@@ -157,6 +157,9 @@ def test_shards_merge_into_exactly_the_unsharded_summary(suite: Suite) -> None:
     assert merged["gates"] == unsharded["gates"]
     mine, theirs = (run["evaluations"]["test_gsm"]["summary"] for run in (merged, unsharded))
     assert without_times(mine) == without_times(theirs)
+    stats = [json.loads(Path(run, "stats.json").read_text()) for run in (output, whole)]
+    assert [run.pop("timeperf/episode") > 0 for run in stats] == [True, True]
+    assert stats[0] == stats[1]
 
 
 def test_a_missing_shard_is_named_and_its_gates_are_skipped(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:

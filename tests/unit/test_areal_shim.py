@@ -14,7 +14,7 @@ import pytest
 from standin.engine import LocalEngine
 
 import pytest_areal_eval
-from pytest_areal_eval import areal_shim
+from pytest_areal_eval import areal_shim, plugin
 from pytest_areal_eval.api import EpisodeStatus, GenerationHyperparameters, ModelRequest, ModelResponse
 from pytest_areal_eval.areal_shim.surface import SURFACE
 from pytest_areal_eval.controller import RolloutController
@@ -76,7 +76,10 @@ def test_the_import_lines_of_areals_own_files_work(shim: None, statement: str) -
     [
         ("from areal.api import FinetuneSpec", r"cannot import 'FinetuneSpec' from 'areal.api'.*\n.*ModelRequest"),
         ("from areal.api.cli_args import GRPOConfig", r"no areal.api.cli_args.GRPOConfig\n.*GenerationHyperparameters"),
-        ("import areal.engine.fsdp_engine", r"cannot import 'engine' from 'areal'.*\nareal has: api, dataset, experimental"),
+        (
+            "import areal.engine.fsdp_engine",
+            r"cannot import 'engine' from 'areal'.*\nareal has: api, dataset",
+        ),
         ("import areal.api.sandbox_api", r"no areal.api.sandbox_api\n.*workflow_api.*install AReaL"),
     ],
 )
@@ -97,6 +100,16 @@ def test_it_goes_as_it_came(shim: None) -> None:
     areal_shim.uninstall()
     assert not areal_shim.is_installed()
     assert not [name for name in sys.modules if name.partition(".")[0] == "areal"]
+
+
+def test_a_session_has_it_for_as_long_as_its_configuration_lives() -> None:
+    cleanups: list[Any] = []
+    for _ in range(2):  # a session inside of one that has it leaves it on
+        plugin._install_areal_shim(SimpleNamespace(add_cleanup=cleanups.append))  # type: ignore[arg-type]
+    assert areal_shim.is_installed()
+    (cleanup,) = cleanups
+    cleanup()
+    assert not areal_shim.is_installed()
 
 
 # AReaL itself

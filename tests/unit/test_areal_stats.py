@@ -60,6 +60,17 @@ def test_what_a_workflow_recorded_replaces_its_metric_and_never_the_reward() -> 
     assert own_stats([scored(stats=own)]) == {"eval-rollout/turns": 3.0, "eval-rollout/turns__count": 1}
 
 
+def test_areals_example_of_a_merge_keeps_its_mean_and_its_counts() -> None:
+    workers = [Trackers(), Trackers()]
+    for trackers, rewards in zip(workers, ([1.0], [0.0] * 3), strict=True):
+        trackers.add(areal_cells([scored(reward) for reward in rewards]))
+    together = Trackers()
+    together.merge(trackers.state() for trackers in workers)
+    found = together.export_all()
+    assert (found["eval-rollout/reward"], found["eval-rollout/reward__count"]) == (0.25, 4)
+    assert (found["eval-rollout/accepted"], found["eval-rollout/rejected"]) == (4.0, 0.0)
+
+
 def test_a_metric_and_a_record_of_one_key_are_merged_or_kept_apart() -> None:
     own, metric = scored(stats=recorded(turns=3.0)), scored(metrics={"turns": 5.0})
     assert session_stats({"test_a": [own, metric]})["eval-rollout/turns"] == 4.0
