@@ -105,9 +105,10 @@ class Row:
 
 
 def names_of(name: str) -> set[str]:
-    """An evaluation's name, without its parameters, and without its file."""
-    bare = name.partition("[")[0]
-    return {name, bare, bare.rpartition("::")[2]}
+    """An evaluation's name, also without its parameters and without its file."""
+    bare, bracket, parameters = name.partition("[")
+    function = bare.rpartition("::")[2]
+    return {name, bare, function, function + bracket + parameters}
 
 
 _ONLY_WORD: dict[str, dict[str, Any]] = {word: {"word": word} for word in ("", "missed")}

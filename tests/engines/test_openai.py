@@ -37,6 +37,14 @@ def test_servers_that_take_ids_get_ids(served: type[Standin]) -> None:
     assert all(e.input_tokens > 3 for r in rollouts for e in r.episodes)
 
 
+def test_connections_are_kept_and_reused() -> None:
+    """C110: a client that connects anew, or searches all its connections, costs more than the model at concurrency."""
+    with in_thread(Hosted) as server, attached(engine("gpt-x"), server, max_concurrency=16) as controller:
+        began = server.load.connections
+        assert len(run_rows(controller, 400)) == 400
+        assert server.load.connections - began <= 17  # one may be checking the server's health
+
+
 def test_a_hosted_api_gets_messages_and_the_loss_is_told() -> None:
     events: list[Event] = []
     with in_thread(Hosted) as server, attached(engine("gpt-x"), server, events=events) as controller:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 import pytest
 
+from pytest_areal_eval.report import live
+
 Suite = Callable[..., pytest.Pytester]
 
 GATED = ', gates=["reward >= 0.5"]'
@@ -45,6 +47,7 @@ def test_switches_of_pytest_change_no_result(suite: Suite, arguments: tuple[str,
 
 
 def test_two_qs_print_neither_table_nor_header_nor_live_line(suite: Suite) -> None:
+    """C103: an agent that reads the output asks for quiet and gets it."""
     result = suite(rows=3, more=GATED).runpytest("-q", "-q")
     assert not [line for line in result.outlines if re.search("areal|gate|reward|test_gsm", line)]
     assert result.ret == pytest.ExitCode.OK
@@ -226,6 +229,8 @@ def test_with_q_q_a_terminal_shows_no_live_line(suite: Suite) -> None:
 
 
 def test_off_a_terminal_there_is_a_line_a_minute(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C103: bars that are redrawn flood a CI's log; the first line comes after 10 s, then one a minute."""
+    assert (live.QUIET_FIRST_S, live.QUIET_EVERY_S) == (10.0, 60.0)
     monkeypatch.setattr("pytest_areal_eval.report.live.QUIET_EVERY_S", 0.3)
     monkeypatch.setattr("pytest_areal_eval.report.live.QUIET_FIRST_S", 0.3)
     slow = "lambda question: 1.0 if question == 'q2' else 0.0"

@@ -1,0 +1,70 @@
+"""What a session keeps of each report: enough for every number, and no text that grows with the answers."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import pytest
+from support.runs import episode
+
+from pytest_areal_eval.report.examples import example_of
+from pytest_areal_eval.report.scoreboard import Row, Scoreboard
+from pytest_areal_eval.stats import EpisodeResult, ItemResult
+
+
+def row(**changes: Any) -> Row:
+    usual: dict[str, Any] = {"n_samples": 1, "n_selected": 20_000, "n_planned": 20_000, "n_total": 20_000}
+    return Row("f.py::e", "e", "e", "", "f.py", [], pass_mark=1.0, **usual | changes)
+
+
+def report(item: str, reward: float, answer: str = "12") -> pytest.TestReport:
+    """A test's report with its result, as the plugin makes it."""
+    made = pytest.TestReport(f"f.py::e[{item}]", ("f.py", 1, "e"), {}, "passed", None, "call", start=1.0, stop=2.0)
+    one = episode(item, reward=reward, completion="x" * 8000, extracted=answer)
+    carried: dict[str, Any] = {"group": "f.py::e", "word": "" if reward else "missed", "xfail": None}
+    carried["result"] = ItemResult(item, (EpisodeResult.from_episode(one),)).to_dict()
+    if not reward:
+        carried["example"] = example_of(item, [one]).to_dict()
+    vars(made)["areal_eval"] = carried
+    return made
+
+
+def test_an_item_costs_less_than_a_kilobyte(tracing: None) -> None:
+    """C100: memory grew with the answers: 100,000 of 8 kB ended on machines with 16 GB."""
+    board = Scoreboard()
+    board.add(row())
+    for number in range(100):
+        board.receive(report(f"warm{number}", 1.0))
+    before = tracemalloc.get_traced_memory()[0]
+    for number in range(2000):
+        board.receive(report(str(number), float(number % 2)))
+    assert (tracemalloc.get_traced_memory()[0] - before) / 2000 < 1000
+
+
+@pytest.fixture
+def tracing() -> Any:
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+def test_the_worst_items_are_kept_as_examples_and_a_rerun_that_passes_leaves_them() -> None:
+    board = Scoreboard()
+    mine = row()
+    board.add(mine)
+    for number in range(9):
+        board.receive(report(f"i{number}", 0.0, f"answer {number}"))
+    assert [e.item_id for e in mine.examples] == ["i0", "i1", "i2", "i3", "i4"]
+    board.receive(report("i2", 1.0))
+    assert [e.item_id for e in mine.examples] == ["i0", "i1", "i3", "i4"]
+    assert mine.example_lines()[0] == "4 of 8 missed items:"
+    assert mine.example_lines()[3].split() == ["i1", "0", "scored", "answer", "1"]
+
+
+@pytest.mark.parametrize("name", ["e", "e[p]", "test_x::e[p]", "test_x::e", "f.py::e"])
+def test_a_gate_may_name_an_evaluation_by_any_part_that_tells_it(name: str) -> None:
+    mine = row()
+    mine.name, mine.evaluation = "test_x::e[p-step-1]", "test_x::e[p]"
+    assert name in mine.names
+    assert "test_x::e[p-step-1]" in mine.names
