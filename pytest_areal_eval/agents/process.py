@@ -141,7 +141,7 @@ class _Process:
             answer: dict[str, Any] = {"returned": plain(await self._call(job))}
         except BaseException as error:  # SystemExit in an agent must not end the others
             answer = _raised(error)
-        self._send(answer | {"job": number, "stats": cells_state(recorded)})
+        self._send(answer | {"job": number, "stats": cells_state(dict(recorded))})
 
     async def _call(self, job: Job) -> Any:
         context.set(

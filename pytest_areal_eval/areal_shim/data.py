@@ -1,7 +1,9 @@
-"""What AReaL's workflows do to their tensors before they return them."""
+"""What AReaL's workflows do to their pictures before they ask, and to their tensors before they return them."""
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,6 +37,23 @@ def concat_padded_tensors(tensor_dicts: Sequence[Mapping[str, Any]], pad_value: 
         fill = 0 if key == "attention_mask" else pad_value
         together[key] = torch.cat([_padded(value, longest, fill) for value in values])
     return together
+
+
+def image2base64(images: Any) -> list[str]:
+    """Pictures as a request's ``image_data``: base64 of encoded bytes as they are, and of PIL images as PNG.
+
+    Args:
+        images: one, or a list.
+    """
+    return [_base64(image) for image in (images if isinstance(images, list | tuple) else [images])]
+
+
+def _base64(image: Any) -> str:
+    if isinstance(image, bytes):
+        return base64.b64encode(image).decode()
+    encoded = io.BytesIO()
+    image.save(encoded, format="PNG")
+    return base64.b64encode(encoded.getvalue()).decode()
 
 
 def _padded(value: Any, longest: int, fill: float) -> Any:

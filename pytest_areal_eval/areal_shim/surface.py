@@ -70,6 +70,7 @@ SURFACE: Mapping[str, Mapping[str, str]] = {
     "areal.utils.hf_utils": _names(
         "areal_shim.hf_utils", "apply_chat_template load_hf_tokenizer load_hf_processor_and_tokenizer"
     ),
+    "areal.utils.image": _names("areal_shim.data", "image2base64"),
     "areal.utils.logging": _names("areal_shim.logging", "getLogger"),
     "areal.utils.perf_tracer": _TRACER,
     "areal.utils.printing": _names("stats.tabulate_stats", "tabulate_stats"),

@@ -152,7 +152,8 @@ async def run_episode(unit: Unit, around: Surroundings) -> Episode:
     recorded = adopt(around.trackers)
     outcome = await _outcome(unit, engine)
     episode = _episode(unit, engine, outcome, seed, started_at, time.perf_counter() - started)
-    return dataclasses.replace(episode, stats=cells_state(recorded)) if recorded else episode
+    # A copy, since a thread of the workflow's may outlive it.
+    return dataclasses.replace(episode, stats=cells_state(dict(recorded))) if recorded else episode
 
 
 def _note(unit: Unit, on_answer: Callable[[Answer, bool], None] | None) -> Note | None:

@@ -350,6 +350,13 @@ def test_tensors_are_concatenated_and_padded(shim: None) -> None:
         concat([{"a": torch.ones(1)}, {"b": torch.ones(1)}])
 
 
+def test_pictures_are_encoded_as_a_request_has_them(shim: None) -> None:
+    encode = imported("from areal.utils.image import image2base64")["image2base64"]
+    picture = SimpleNamespace(save=lambda file, format: file.write(format.encode()))  # noqa: A006 - PIL's name
+    assert encode([picture, b"jpeg"]) == ["UE5H", "anBlZw=="]
+    assert encode(picture) == ["UE5H"]
+
+
 def test_the_tracers_calls_change_nothing_and_loggers_are_pythons(shim: None) -> None:
     import asyncio
 
