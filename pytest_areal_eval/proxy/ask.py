@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,8 @@ from pytest_areal_eval.api import StopReason
 from pytest_areal_eval.proxy.parsing import ToolCall
 
 Body = Mapping[str, Any]
+MOST_ANSWERS = 128
+"""To one request, as OpenAI's."""
 
 
 class RefusedError(Exception):
@@ -44,6 +46,8 @@ class Ask:
         sampling: the settings that the agent chose, by the names of
             :class:`~pytest_areal_eval.api.GenerationHyperparameters`; the evaluation's hold for the others.
         template_kwargs: arguments of the chat template on top of the evaluation's.
+        n: how many answers are wanted; each is a request of its own.
+        logprobs: whether the sampled tokens' log-probabilities are.
     """
 
     messages: list[dict[str, Any]] | None
@@ -51,6 +55,8 @@ class Ask:
     tools: list[dict[str, Any]] = field(default_factory=list)
     sampling: Mapping[str, Any] = field(default_factory=dict)
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    n: int = 1
+    logprobs: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,8 @@ class Answer:
         content: without reasoning and tool calls.
         stop_reason: ``tool_calls`` where it made any.
         created: Unix time in whole seconds.
+        logprobs: each token's text and log-probability, where they were asked for.
+        others: the further answers to the same request, which have the same id.
     """
 
     id: str
@@ -73,6 +81,13 @@ class Answer:
     input_tokens: int = 0
     output_tokens: int = 0
     created: int = field(default_factory=lambda: int(time.time()))
+    logprobs: tuple[tuple[str, float], ...] | None = None
+    others: tuple[Answer, ...] = ()
+
+    @property
+    def choices(self) -> tuple[Answer, ...]:
+        """All answers to the request."""
+        return (self, *self.others)
 
 
 _SAMPLING: Mapping[str, tuple[str, type | tuple[type, ...], float]] = {
@@ -105,14 +120,18 @@ _UNABLE: Mapping[str, tuple[Any, ...]] = {
 """Fields that would change the answer, and the values of each at which they do not."""
 
 
-def read_sampling(body: Body) -> dict[str, Any]:
+def read_sampling(body: Body, able: Collection[str] = ()) -> dict[str, Any]:
     """The sampling settings that a request brings.
+
+    Args:
+        body: the request's.
+        able: fields that this API can honour and others cannot.
 
     Raises:
         RefusedError: a value is of the wrong type or out of range, or asks for what cannot be done.
     """
     for name, harmless in _UNABLE.items():
-        if body.get(name) is not None and body[name] not in harmless:
+        if name not in able and body.get(name) is not None and body[name] not in harmless:
             raise RefusedError(f"{name}={body[name]!r} cannot be honoured here; leave it out", param=name)
     sampling: dict[str, Any] = {}
     for name, (setting, kinds, low) in _SAMPLING.items():
@@ -133,6 +152,16 @@ def read_sampling(body: Body) -> dict[str, Any]:
     if "temperature" in sampling:
         sampling["greedy"] = sampling["temperature"] == 0
     return sampling
+
+
+def read_count(body: Body) -> int:
+    """``n``: how many answers are wanted.  Raises RefusedError."""
+    n = body.get("n")
+    if n is None:
+        return 1
+    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_ANSWERS:
+        raise RefusedError(f"n={n!r} is not a whole number from 1 to {MOST_ANSWERS}", param="n")
+    return n
 
 
 def read_list(body: Body, name: str) -> list[Any]:

@@ -11,6 +11,7 @@ from pytest_areal_eval.proxy.ask import (
     Body,
     RefusedError,
     function_tool,
+    read_count,
     read_list,
     read_sampling,
     read_tool_choice,
@@ -36,36 +37,30 @@ def read_chat(body: Body) -> Ask:
     return Ask(
         messages=[_message(message, f"messages[{n}]") for n, message in enumerate(messages)],
         tools=read_tool_choice(body, tools),
-        sampling=read_sampling(body),
+        sampling=read_sampling(body, able=("n", "logprobs")),
         template_kwargs=options,
+        n=read_count(body),
+        logprobs=bool(body.get("logprobs")),
     )
 
 
 def write_chat(answer: Answer, body: Body) -> dict[str, Any]:
     """The answer to a chat request."""
-    message: dict[str, Any] = {"role": "assistant", "content": answer.content or None, "refusal": None}
-    if answer.reasoning:
-        message["reasoning_content"] = answer.reasoning
-    if answer.tool_calls:
-        message["tool_calls"] = [_call(call) for call in answer.tool_calls]
-    elif not answer.content:
-        message["content"] = ""
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(answer)}
-    return _envelope(answer, body, "chat.completion") | {"choices": [choice], "usage": usage(answer)}
+    choices = [
+        {"index": n, "message": _said(one), "logprobs": _logprobs(one), "finish_reason": _finish(one)}
+        for n, one in enumerate(answer.choices)
+    ]
+    return _envelope(answer, body, "chat.completion") | {"choices": choices, "usage": usage(answer)}
 
 
 def stream_chat(answer: Answer, body: Body) -> Iterator[Event]:
     """The same as a stream: the whole text is one piece, since engines answer at once."""
-    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-    if answer.reasoning:
-        deltas.append({"reasoning_content": answer.reasoning})
-    if answer.content:
-        deltas.append({"content": answer.content})
-    deltas += [{"tool_calls": [{"index": n} | _call(call)]} for n, call in enumerate(answer.tool_calls)]
     envelope = _envelope(answer, body, "chat.completion.chunk")
-    for delta in deltas:
-        yield "", envelope | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
-    yield "", envelope | {"choices": [{"index": 0, "delta": {}, "finish_reason": _finish(answer)}]}
+    for index, one in enumerate(answer.choices):
+        for n, delta in enumerate(_deltas(one)):
+            chosen = {"index": index, "delta": delta, "finish_reason": None}
+            yield "", envelope | {"choices": [chosen | ({"logprobs": _logprobs(one)} if n == 0 else {})]}
+        yield "", envelope | {"choices": [{"index": index, "delta": {}, "finish_reason": _finish(one)}]}
     if (body.get("stream_options") or {}).get("include_usage"):
         yield "", envelope | {"choices": [], "usage": usage(answer)}
     yield "", "[DONE]"
@@ -79,13 +74,16 @@ def read_completion(body: Body) -> Ask:
     ids = isinstance(prompt, list) and all(type(token) is int for token in prompt)
     if not prompt or not (isinstance(prompt, str) or ids):
         raise RefusedError("prompt must be one text or one list of token ids, not empty", param="prompt")
-    return Ask(messages=None, prompt=prompt, sampling=read_sampling(body))
+    return Ask(messages=None, prompt=prompt, sampling=read_sampling(body, able=("n",)), n=read_count(body))
 
 
 def write_completion(answer: Answer, body: Body) -> dict[str, Any]:
     """The answer to it."""
-    choice = {"index": 0, "text": answer.content, "logprobs": None, "finish_reason": _finish(answer)}
-    return _envelope(answer, body, "text_completion") | {"choices": [choice], "usage": usage(answer)}
+    choices = [
+        {"index": n, "text": one.content, "logprobs": None, "finish_reason": _finish(one)}
+        for n, one in enumerate(answer.choices)
+    ]
+    return _envelope(answer, body, "text_completion") | {"choices": choices, "usage": usage(answer)}
 
 
 def stream_completion(answer: Answer, body: Body) -> Iterator[Event]:
@@ -95,9 +93,39 @@ def stream_completion(answer: Answer, body: Body) -> Iterator[Event]:
 
 
 def usage(answer: Answer) -> dict[str, int]:
-    """Token counts, as OpenAI's older APIs name them."""
-    total = answer.input_tokens + answer.output_tokens
-    return {"prompt_tokens": answer.input_tokens, "completion_tokens": answer.output_tokens, "total_tokens": total}
+    """Token counts, as OpenAI's older APIs name them; the prompt's count once, however many answers there are."""
+    prompt, completion = answer.input_tokens, sum(one.output_tokens for one in answer.choices)
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def _said(answer: Answer) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": answer.content or None, "refusal": None}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if answer.tool_calls:
+        message["tool_calls"] = [_call(call) for call in answer.tool_calls]
+    elif not answer.content:
+        message["content"] = ""
+    return message
+
+
+def _deltas(answer: Answer) -> list[dict[str, Any]]:
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    if answer.reasoning:
+        deltas.append({"reasoning_content": answer.reasoning})
+    if answer.content:
+        deltas.append({"content": answer.content})
+    return deltas + [{"tool_calls": [{"index": n} | _call(call)]} for n, call in enumerate(answer.tool_calls)]
+
+
+def _logprobs(answer: Answer) -> dict[str, Any] | None:
+    if answer.logprobs is None:
+        return None
+    content = [
+        {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
+        for text, logprob in answer.logprobs
+    ]
+    return {"content": content, "refusal": None}
 
 
 def _message(message: Any, where: str) -> dict[str, Any]:

@@ -9,8 +9,9 @@ import json
 import secrets
 import time
 import uuid
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import ModelRequest, ModelResponse
@@ -56,7 +57,7 @@ class ProxySession:
             RefusedError: the chat template refused the messages, or the engine takes no such request.
             ArealEvalError: what the engine raised.
         """
-        call = self._start(self._answer(ask, prefix))
+        call = self._start(self._answers(ask, f"{prefix}{uuid.uuid4().hex}"))
         try:
             answer = await call
         except Exception as error:
@@ -82,13 +83,25 @@ class ProxySession:
         call.add_done_callback(self._calls.discard)
         return call
 
-    async def _answer(self, ask: Ask, prefix: str) -> Answer:
+    async def _answers(self, ask: Ask, answer_id: str) -> Answer:
+        """All that were asked for, at the same time; the first one holds the others."""
+        if ask.n == 1:
+            return await self._answer(ask, answer_id)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._answer(one, answer_id)) for one in _each(ask)]
+        except ExceptionGroup as error:
+            raise error.exceptions[0] from None
+        first, *others = (task.result() for task in tasks)
+        return replace(first, others=tuple(others))
+
+    async def _answer(self, ask: Ask, answer_id: str) -> Answer:
         began = time.perf_counter()
         if ask.messages is None:
             response, text = await self._complete(ask)
         else:
             response, text = await self._chat(ask)
-        answer = self._read(ask, response, text, f"{prefix}{uuid.uuid4().hex}")
+        answer = self._read(ask, response, text, answer_id)
         self.answers.append(answer)
         entry = self._said(ask) | _entry(ask, answer, response, time.perf_counter() - began)
         self._engine.transcript.append(entry)
@@ -115,6 +128,10 @@ class ProxySession:
         except Exception as error:  # a template raises whatever its author chose
             said = f"the chat template refused the messages: {type(error).__name__}: {error}"
             raise RefusedError(said, param="messages") from error
+        if ask.logprobs:
+            if self._engine.tokenizer is None:
+                raise RefusedError("logprobs: this engine does not tell its tokens; leave it out", param="logprobs")
+            request.metadata["logprobs"] = True
         response = await self._engine.agenerate(request)
         return response, self._engine.text(response)
 
@@ -145,7 +162,13 @@ class ProxySession:
             stop_string=response.stop_string,
             input_tokens=response.input_len,
             output_tokens=response.output_len,
+            logprobs=self._logprobs(response) if ask.logprobs else None,
         )
+
+    def _logprobs(self, response: ModelResponse) -> tuple[tuple[str, float], ...]:
+        decode = self._engine.tokenizer.decode
+        pairs = zip(response.output_tokens, response.output_logprobs, strict=False)
+        return tuple((str(decode([token])), logprob) for token, logprob in pairs)
 
     def _opens_thinking(self, response: ModelResponse) -> bool:
         tokenizer, end = self._engine.tokenizer, response.input_tokens[-8:]
@@ -190,6 +213,14 @@ class Proxy:
                 await server.start()
                 self._server = server
             return self._server.url
+
+
+def _each(ask: Ask) -> Iterator[Ask]:
+    """One request for each answer; with a seed of the agent's own they shall differ all the same."""
+    for index in range(ask.n):
+        seed = ask.sampling.get("seed")
+        own = {} if seed is None else {"seed": (seed + index) % 2**31}
+        yield replace(ask, n=1, sampling={**ask.sampling, **own})
 
 
 def _with_parsed_arguments(message: dict[str, Any]) -> dict[str, Any]:

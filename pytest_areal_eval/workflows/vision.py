@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import importlib
 import inspect
 import io
 import threading
@@ -139,7 +140,7 @@ def _names(reward_fn: Callable[..., Any] | str, name: str) -> bool:
 
 
 def _pictures(data: Mapping[str, Any]) -> list[Any]:
-    found = next((data[name] for name in PICTURES if data.get(name) is not None), [])
+    found: Any = next((data[name] for name in PICTURES if data.get(name) is not None), [])
     return list(found) if isinstance(found, list | tuple) else [found]
 
 
@@ -149,7 +150,7 @@ def _conversation(data: Mapping[str, Any], count: int) -> Messages:
     Raises:
         DatasetError: there are other than ``count`` places.
     """
-    given = data.get("messages_chat") or messages_of(data, None)
+    given = data.get("messages_chat") or messages_of(dict(data), None)
     messages: Messages = [dict(message) | {"content": _parts(message.get("content"))} for message in given]
     places = sum(is_place(part) for message in messages for part in message["content"])
     if places == 0 and count:
@@ -217,9 +218,8 @@ def _opened(image: Any, where: str) -> Any:
     """The picture as processors take it."""
     if hasattr(image, "save"):
         return image
-    from PIL import Image, UnidentifiedImageError
-
+    pil: Any = importlib.import_module("PIL.Image")
     try:
-        return Image.open(io.BytesIO(base64.b64decode(_base64(image, where)))).convert("RGB")
-    except UnidentifiedImageError as error:
+        return pil.open(io.BytesIO(base64.b64decode(_base64(image, where)))).convert("RGB")
+    except OSError as error:  # in no known format, or cut off
         raise DatasetError(f"{where}: {error}", "Give a picture in a format that PIL reads.") from None

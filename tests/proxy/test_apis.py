@@ -155,6 +155,49 @@ def test_with_a_tokenizer_the_template_is_applied_here() -> None:
     assert (done.said.choices[0].message.content, done.said.choices[0].message.reasoning_content) == ("42", "so")
 
 
+def test_several_answers_are_several_requests_with_seeds_of_their_own() -> None:
+    """AReaL refuses n above 1."""
+
+    async def body(where: Where) -> Any:
+        whole = await where.openai.chat.completions.create(**ASK, n=3, seed=7)
+        stream = await where.openai.chat.completions.create(**ASK, n=2, stream=True)
+        return whole, [chunk async for chunk in stream]
+
+    answers = [ModelResponse(text=text, input_count=5, output_count=2) for text in "abcde"]
+    done = talk(body, *answers)
+    whole, chunks = done.said
+    assert sorted(choice.message.content for choice in whole.choices) == ["a", "b", "c"]
+    assert [choice.index for choice in whole.choices] == [0, 1, 2]
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (5, 6)
+    assert sorted(request.gconfig.seed for request in done.requests[:3]) == [7, 8, 9]
+    texts = dict.fromkeys((0, 1), "")
+    for chunk in chunks:
+        texts[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
+    assert sorted(texts.values()) == ["d", "e"]
+    assert (done.episode.requests, len(done.episode.transcript)) == (5, 5)
+
+
+def test_one_refusal_of_several_ends_them_all() -> None:
+    async def body(where: Where) -> Any:
+        openai = pytest.importorskip("openai")
+        with pytest.raises(openai.APIStatusError) as caught:
+            await where.openai.chat.completions.create(**ASK, n=3)
+        return caught.value.status_code
+
+    assert talk(body, "a", RequestError("full", status=507), "b").said == 507
+
+
+def test_log_probabilities_come_back_token_by_token() -> None:
+    async def body(where: Where) -> Any:
+        return await where.openai.chat.completions.create(**ASK, logprobs=True)
+
+    response = ModelResponse(text="42", output_tokens=list(b"42"), output_logprobs=[-0.5, -0.25])
+    done = talk(body, response, tokenizer=ByteTokenizer())
+    content = done.said.choices[0].logprobs.content
+    assert [(entry.token, entry.logprob, entry.bytes) for entry in content] == [("4", -0.5, [52]), ("2", -0.25, [50])]
+    assert done.requests[0].metadata["logprobs"]
+
+
 # Completions and models
 
 
@@ -335,7 +378,17 @@ def test_a_key_is_worth_nothing_after_its_episode() -> None:
         ("/chat/completions", {"content": b"[]"}, 400, "no JSON object"),
         ("/chat/completions", {"json": {}}, 400, "messages must be a list"),
         ("/chat/completions", {"json": {"messages": ["x"]}}, 400, "messages[0] is no message"),
-        ("/chat/completions", {"json": ASK | {"n": 2}}, 400, "n=2 cannot be honoured"),
+        ("/chat/completions", {"json": ASK | {"n": 0}}, 400, "n=0 is not a whole number from 1 to 128"),
+        ("/chat/completions", {"json": ASK | {"n": True}}, 400, "n=True is not a whole number"),
+        (
+            "/chat/completions",
+            {"json": ASK | {"logprobs": True}},
+            400,
+            "logprobs: this engine does not tell its tokens",
+        ),
+        ("/chat/completions", {"json": ASK | {"top_logprobs": 5}}, 400, "top_logprobs=5 cannot be honoured"),
+        ("/completions", {"json": {"prompt": "a", "logprobs": 1}}, 400, "logprobs=1 cannot be honoured"),
+        ("/responses", {"json": {"input": "x", "n": 2}}, 400, "n=2 cannot be honoured"),
         ("/chat/completions", {"json": ASK | {"temperature": -1}}, 400, "temperature=-1 is not a number of at least 0"),
         ("/chat/completions", {"json": ASK | {"max_tokens": True}}, 400, "max_tokens=True is not"),
         ("/chat/completions", {"json": ASK | {"stop": {"a": 1}}}, 400, "stop="),
