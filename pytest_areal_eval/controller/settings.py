@@ -42,6 +42,7 @@ class ControllerSettings:
         queue_timeout_s: how long a scheduler may keep the first server waiting; further ones may wait for ever.
         restarts: times that one lost replica is started again.
         health_interval_s: seconds between two health checks of a ready replica.
+        silence_s: how long a ready replica may answer neither a health check nor a request before it is lost.
         seed: the run's seed; each episode's is derived from it.
         reward_workers: processes that grade; None: the pool's own default.
         reward_timeout_s: limit of one reward call.
@@ -60,6 +61,7 @@ class ControllerSettings:
     queue_timeout_s: float = 86_400.0
     restarts: int = 1
     health_interval_s: float = 2.0
+    silence_s: float = 30.0
     seed: int = 0
     reward_workers: int | None = None
     reward_timeout_s: float = 15.0

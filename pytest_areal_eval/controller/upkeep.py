@@ -144,6 +144,7 @@ class Upkeep:
     def _admit(self, member: Member) -> None:
         member.misses = 0
         if member.replica is not None:
+            member.replica.answered_at = now()
             self._replicas.restore(member.replica)
             return
         member.phase = "ready"
@@ -172,12 +173,15 @@ class Upkeep:
             self._tell(member, "starting", f"{member.name}: {reading.text}")
 
     async def _missed(self, member: Member, replica: Replica, reading: Reading) -> None:
-        refused = reading.health is Health.REFUSED
-        if not refused and now() - replica.answered_at < self._settings.health_interval_s:
+        refused, quiet_s = reading.health is Health.REFUSED, now() - replica.answered_at
+        if not refused and quiet_s < self._settings.health_interval_s:
             self._replicas.restore(replica)  # too busy for a health check, not for its work
             return
+        silent = reading.health is Health.SILENT
+        if silent and quiet_s < self._settings.silence_s:
+            return  # SGLang's health check waits for its next step, which a long prompt may take seconds of
         member.misses += 1
-        if refused or member.misses >= MISSES:
+        if refused or silent or member.misses >= MISSES:
             end = await self._end_of(member)
             if end is not None:
                 member.status = end

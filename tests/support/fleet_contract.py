@@ -33,7 +33,13 @@ def running(
     scheduler: Scheduler, engine: StandinEngine, on_event: Callable[[Event], None] | None = None, **settings: Any
 ) -> Iterator[RolloutController]:
     """A controller whose replicas come up."""
-    chosen = {"max_concurrency": 16, "backoff_s": 0.02, "health_interval_s": 0.2, "episode_timeout_s": 60.0}
+    chosen = {
+        "max_concurrency": 16,
+        "backoff_s": 0.02,
+        "health_interval_s": 0.2,
+        "silence_s": 3.0,
+        "episode_timeout_s": 60.0,
+    }
     controller = RolloutController(
         engine,
         scheduler,

@@ -20,7 +20,7 @@ from support.fleet_contract import FleetContract
 from support.waiting import until
 
 from pytest_areal_eval.api import EpisodeStatus, Rollout
-from pytest_areal_eval.controller import ControllerSettings, Event, RolloutController
+from pytest_areal_eval.controller import ControllerSettings, Event, RolloutController, probe
 from pytest_areal_eval.controller.instances import as_flags
 from pytest_areal_eval.controller.settings import Needs
 from pytest_areal_eval.engines.base import Gang, Launch
@@ -289,6 +289,20 @@ def test_beside_a_ready_replica_another_may_wait_for_ever() -> None:
             snapshot = controller.snapshot()
             assert (snapshot.replicas_ready, snapshot.replicas_lost) == (1, 0)
             assert scripted.stopped == []
+
+
+@pytest.mark.parametrize(("silence_s", "lost"), [(30.0, 0), (0.4, 1)])
+def test_a_server_too_busy_for_its_health_check_is_kept_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, silence_s: float, lost: int
+) -> None:
+    """SGLang's answers after its next step, which takes seconds where prompts are long or the machine is slow."""
+    monkeypatch.setattr(probe, "PROBE_LIMIT_S", 0.05)
+    with in_thread(nonce="n") as server:
+        scripted = Scripted([[_up(server.port)]])
+        with running(StandinEngine(), scripted, restarts=0, health_interval_s=0.05, silence_s=silence_s) as controller:
+            server.server.health_delay_s = None
+            time.sleep(2.0)
+            assert controller.snapshot().replicas_lost == lost
 
 
 def test_an_instance_that_can_never_start_is_not_tried_again() -> None:
