@@ -117,16 +117,25 @@ def main() -> None:
         if options.journal is not None:
             keep_journal(options, endpoint)
     start = by_itself(options) if options.own_start else None
-    report = {
+    report = report_of(options, engine, passes, start)
+    if options.out is not None:
+        options.out.write_text(json.dumps(report, indent=1) + "\n")
+    print(summary([report]))
+
+
+def report_of(
+    options: argparse.Namespace, engine: Engine, passes: Sequence[Sent], start: Start | None
+) -> dict[str, Any]:
+    """One engine's numbers, as JSON has them."""
+    return {
         "engine": options.engine,
         "model": str(options.model),
         "info": asdict(engine.info),
         "start": asdict(start) if start else None,
+        "concurrency": options.concurrency,
+        "passes": [asdict(sent) for sent in passes],
+        "machine": header(),
     }
-    report |= {"concurrency": options.concurrency, "passes": [asdict(sent) for sent in passes], "machine": header()}
-    if options.out is not None:
-        options.out.write_text(json.dumps(report, indent=1) + "\n")
-    print(summary([report]))
 
 
 def summary(reports: Sequence[Mapping[str, Any]]) -> str:
@@ -252,12 +261,12 @@ def by_client(
         bodies.append(form(ModelRequest(input_ids=ids, gconfig=gconfig, tokenizer=tokenizer), engine.info))
     with gpu_use() as use:
         started = time.time()
-        tokens = asyncio.run(_send(endpoint, PATHS[options.engine], bodies, options.concurrency))
+        tokens = asyncio.run(send(endpoint, PATHS[options.engine], bodies, options.concurrency))
         ended = time.time()
     return Sent("client", ended - started, len(bodies), tokens, use(started, ended))
 
 
-async def _send(endpoint: Endpoint, path: str, bodies: Sequence[Mapping[str, Any]], concurrency: int) -> int:
+async def send(endpoint: Endpoint, path: str, bodies: Sequence[Mapping[str, Any]], concurrency: int) -> int:
     """Send all with ``concurrency`` in flight; returns the tokens that came back."""
     waiting, tokens = iter(bodies), 0
     headers = {"Authorization": f"Bearer {endpoint.token}"}
