@@ -71,7 +71,7 @@ def _check(runs: Sequence[SavedRun]) -> None:
         )
     for other in runs[1:]:
         digests = [
-            sorted(m.get("fingerprint", {}).get("digest", "") for m in r.info["models"].values())
+            sorted(m.get("fingerprint", {}).get("digest", "") for m in r.info.get("models", {}).values())
             for r in (runs[0], other)
         ]
         differs = [] if digests[0] == digests[1] else ["checkpoint: the weights differ"]

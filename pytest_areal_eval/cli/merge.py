@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from pytest_areal_eval.cli.common import add_results_dir, load, say, width
+from pytest_areal_eval.cli.common import add_results_dir, load, pick, say, width
 
 
 def add(commands: Any) -> None:
@@ -30,6 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_areal_eval.report.table import summary_lines
 
     parts = [load(name, arguments.results_dir) for name in arguments.runs]
+    for part in parts:
+        pick(part, None)
     path = merge_runs(parts, arguments.output or arguments.results_dir, new=arguments.output is None)
     merged, failed = read_run(path), False
     for line in summary_lines(merged.rows, width()):

@@ -18,7 +18,9 @@ from typing import Any
 
 from pytest_areal_eval.errors import JournalError
 from pytest_areal_eval.journal.lock import LOCK_NAME, RunLock
+from pytest_areal_eval.journal.record import SCHEMA
 from pytest_areal_eval.journal.redact import redact
+from pytest_areal_eval.journal.shape import fault
 
 RUN_NAME = "run.json"
 LATEST = "latest"
@@ -101,7 +103,7 @@ class RunFolder:
         """What ``run.json`` says.
 
         Raises:
-            JournalError: it is missing or damaged.
+            JournalError: it is missing, damaged, or of a newer version.
         """
         path = self.path / RUN_NAME
         try:
@@ -114,6 +116,15 @@ class RunFolder:
             raise JournalError(f"{path} is damaged: {error}") from error
         if not isinstance(info, dict):
             raise JournalError(f"{path} is damaged: it holds no JSON object")
+        version = info.get("schema", SCHEMA)
+        if isinstance(version, int) and version > SCHEMA:
+            raise JournalError(
+                f"{path} was written in schema {version}; this version reads up to {SCHEMA}",
+                "pip install --upgrade pytest-areal-eval",
+            )
+        wrong = fault(info)
+        if wrong:
+            raise JournalError(f"{path} is damaged: {wrong}")
         return info
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_areal_eval.api import Episode, EpisodeStatus
-from pytest_areal_eval.errors import JournalError, UserError
+from pytest_areal_eval.errors import ConfigError, JournalError, UserError
 from pytest_areal_eval.journal import Problem, RunFolder, latest_episodes
 from pytest_areal_eval.journal.folder import LATEST, RUN_NAME
 from pytest_areal_eval.journal.items import SavedItem, read_items
@@ -182,7 +182,10 @@ def _result(item_id: str, episodes: Sequence[Episode]) -> ItemResult:
 
 def _gates(name: str, described: Mapping[str, Any], info: Mapping[str, Any]) -> list[Gate]:
     decided = [gate["gate"] for gate in info.get("gates", []) if gate["evaluation"] == name]
-    return [parse_gate(text) for text in dict.fromkeys([*described.get("gates", []), *decided])]
+    try:
+        return [parse_gate(text) for text in dict.fromkeys([*described.get("gates", []), *decided])]
+    except ConfigError as error:
+        raise JournalError(f"{RUN_NAME} is damaged: {name}: {error.args[0]}") from error
 
 
 def _shard(info: Mapping[str, Any]) -> tuple[int, int] | None:
