@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -86,6 +87,8 @@ class EpisodeEngine:
     async def agenerate(self, req: ModelRequest) -> ModelResponse:
         """Generate once.  ``req`` is not changed; its answer is cut to what context and ``max_tokens`` leave.
 
+        Its ``rid`` need not be its own: servers know each request by that and something new behind it.
+
         Raises:
             PromptTooLong: not one token fits after the prompt; nothing was sent.
             RequestError: the servers refused it, or it failed too often.
@@ -97,7 +100,8 @@ class EpisodeEngine:
                 f"n_samples={req.gconfig.n_samples} in a request: one request is one sample; "
                 "use gconfig.new(n_samples=1) and call agenerate again for another"
             )
-        request = dataclasses.replace(req, gconfig=self._sampling(req))
+        # AReaL's workflows send one request object several times at once, or name requests by their item.
+        request = dataclasses.replace(req, rid=f"{req.rid}-{uuid.uuid4().hex[:12]}", gconfig=self._sampling(req))
         self.requests += 1
         number = self.requests
         self.asked = request

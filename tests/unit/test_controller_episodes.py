@@ -206,7 +206,23 @@ def test_the_workflows_request_is_not_changed() -> None:
     assert run(body, engine).status is EpisodeStatus.SCORED
     assert (request.gconfig.max_new_tokens, request.gconfig.seed) == (500, None)
     assert engine.requests[0].gconfig.max_new_tokens == 8
-    assert engine.requests[0].rid == request.rid
+
+
+def test_one_request_may_be_sent_several_times_at_once() -> None:
+    """AReaL's workflows do so for their samples; servers refuse a second request of the same id."""
+    request = ModelRequest(rid="row-3", input_ids=[1, 2])
+
+    async def body(engine: EpisodeEngine, item: dict[str, Any]) -> float:
+        await asyncio.gather(*(engine.agenerate(request) for _ in range(3)))
+        return 1.0
+
+    engine = LocalEngine()
+    run(body, engine, group_size=2)
+    sent = {sent.rid for sent in engine.requests}
+    assert len(sent) == 6
+    assert all(rid.startswith("row-3-") for rid in sent)
+    assert request.rid == "row-3"
+    assert len({sent.gconfig.seed for sent in engine.requests}) == 6
 
 
 def test_several_samples_in_one_request_are_refused() -> None:
