@@ -102,6 +102,13 @@ class GenerationHyperparameters:
         return 0.0 if self.greedy else self.temperature
 
 
+def _ids(value: Any) -> list[int]:
+    """Token ids as a list."""
+    value = value["input_ids"] if isinstance(value, Mapping) else value
+    value = list(value.tolist() if hasattr(value, "tolist") else value)
+    return list(value[0]) if len(value) == 1 and isinstance(value[0], list) else value
+
+
 def _shared_fields(cls: type, other: Any) -> dict[str, Any]:
     """The fields of a dataclass that another object has."""
     return {f.name: getattr(other, f.name) for f in dataclasses.fields(cls) if hasattr(other, f.name)}
@@ -139,12 +146,17 @@ class ModelRequest:
 
     @classmethod
     def of(cls, request: Any) -> ModelRequest:
-        """This request, or AReaL's own object of that name as one of ours: then with log-probabilities, as there."""
+        """This request, or AReaL's own object of that name as one of ours: then with log-probabilities, as there.
+
+        Ids may be what a tokenizer of transformers 5 returns, an array, or a batch of one.
+        """
         if isinstance(request, cls):
-            return request
+            ids = request.input_ids
+            return request if type(ids) is list else dataclasses.replace(request, input_ids=_ids(ids))
         fields = _shared_fields(cls, request)
         fields["gconfig"] = GenerationHyperparameters.of(fields.get("gconfig", GenerationHyperparameters()))
-        return cls(**{**fields, "metadata": {"logprobs": True, **fields.get("metadata", {})}})
+        ids, metadata = _ids(fields.get("input_ids", [])), {"logprobs": True, **fields.get("metadata", {})}
+        return cls(**{**fields, "input_ids": ids, "metadata": metadata})
 
     def copy(self) -> ModelRequest:
         """A copy that shares the tokenizer and the processor."""

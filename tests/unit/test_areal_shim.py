@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from standin.engine import LocalEngine
 
@@ -259,6 +260,21 @@ def test_a_requests_and_a_responses_properties() -> None:
     assert response.latency == response.ttft == float("inf")
     cut = ModelResponse(output_tokens=[3, 4], tokenizer=Tokenizer())
     assert (cut.end_with_stop, cut.output_tokens_without_stop) == (False, [3, 4]), "AReaL's raises here"
+
+
+@pytest.mark.parametrize(
+    "ids", [(1, 2), {"input_ids": [1, 2], "attention_mask": [1, 1]}, {"input_ids": [[1, 2]]}, np.array([1, 2])]
+)
+def test_a_requests_ids_come_in_many_forms(ids: Any) -> None:
+    async def episode(engine: Any, item: dict[str, Any]) -> float:
+        response = await engine.agenerate(ModelRequest(input_ids=ids))
+        return float(response.text == "42")
+
+    engine = LocalEngine()
+    with RolloutController(engine) as controller:
+        controller.initialize()
+        assert controller.rollout_batch([{}], episode)[0].episodes[0].error == ""
+    assert engine.requests[0].input_ids == [1, 2]
 
 
 def test_a_reward_of_areals_can_be_computed_with_and_tells_what_it_compared(shim: None) -> None:
