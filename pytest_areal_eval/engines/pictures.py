@@ -1,14 +1,40 @@
-"""Pictures in messages, as the chat API has them: ``image_url`` parts with ``data:`` URIs."""
+"""Pictures: beside token ids for SGLang, in messages for vLLM and all others, as AReaL sends them.
+
+In messages they are ``image_url`` parts with ``data:`` URIs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from pytest_areal_eval.api import ModelRequest
+from pytest_areal_eval.engines.base import EngineInfo
+from pytest_areal_eval.engines.wire import Form, chat_body, generate_body, parse_chat, parse_generate
 from pytest_areal_eval.errors import RequestError
 
 _FORMATS = {"iVBOR": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif", "UklGR": "image/webp", "Qk": "image/bmp"}
 """How each format's first bytes look in base64."""
+
+
+def pictured_generate_body(request: ModelRequest, info: EngineInfo) -> dict[str, Any]:
+    """Ids with a placeholder for each of an image's patches, and the images in base64, in order."""
+    return generate_body(request, info) | {"image_data": request.image_data}
+
+
+def pictured_chat_body(request: ModelRequest, info: EngineInfo) -> dict[str, Any]:
+    """The conversation of ``vision_msg_vllm`` with the images in it; vLLM takes none beside ids.
+
+    Raises:
+        RequestError: there is no conversation, or its places do not match the images.
+    """
+    if not request.vision_msg_vllm:
+        raise RequestError(
+            "vLLM takes images in messages, and the request has none",
+            hint="Set vision_msg_vllm=[messages]; VisionRLVRWorkflow does, where a record has messages_chat.",
+        )
+    return chat_body(replace(request, messages=fill(request.vision_msg_vllm[0], request.image_data)), info)
 
 
 def is_place(part: Any) -> bool:
@@ -53,3 +79,7 @@ def _uri(image: str) -> str:
         return ""
     kind = next((kind for head, kind in _FORMATS.items() if image.startswith(head)), "image/png")
     return f"data:{kind};base64,{image}"
+
+
+PICTURED_GENERATE = Form("/generate", pictured_generate_body, parse_generate)
+PICTURED_CHAT = Form("/v1/chat/completions", pictured_chat_body, parse_chat)

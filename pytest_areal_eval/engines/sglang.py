@@ -11,11 +11,11 @@ from pytest_areal_eval.api import ModelRequest, ModelResponse
 from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Gang, Launch, TransientError, describe
 from pytest_areal_eval.engines.http import get_json, post_json
 from pytest_areal_eval.engines.installed import Wanted
+from pytest_areal_eval.engines.pictures import PICTURED_GENERATE
 from pytest_areal_eval.engines.server import Program, ServerSpec, recommended
 from pytest_areal_eval.engines.wire import (
     CHAT,
     GENERATE,
-    PICTURED_GENERATE,
     Form,
     abort_request,
     ask,

@@ -15,8 +15,9 @@ from pytest_areal_eval.checkpoint import is_plain
 from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Gang, Launch, TransientError, describe
 from pytest_areal_eval.engines.http import get_json, get_text, post_json
 from pytest_areal_eval.engines.installed import Wanted
+from pytest_areal_eval.engines.pictures import PICTURED_CHAT
 from pytest_areal_eval.engines.server import Program, ServerSpec, recommended
-from pytest_areal_eval.engines.wire import CHAT, COMPLETIONS, PICTURED_CHAT, ask
+from pytest_areal_eval.engines.wire import CHAT, COMPLETIONS, ask
 from pytest_areal_eval.errors import RequestError
 
 if TYPE_CHECKING:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import TOP_K_OFF, ModelRequest, ModelResponse, StopReason
 from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo, TransientError, describe
 from pytest_areal_eval.engines.http import post_json, token_budget
-from pytest_areal_eval.engines.pictures import fill
 from pytest_areal_eval.errors import RequestError
 
 if TYPE_CHECKING:
@@ -152,11 +151,6 @@ def generate_body(request: ModelRequest, info: EngineInfo) -> dict[str, Any]:
     }
 
 
-def pictured_generate_body(request: ModelRequest, info: EngineInfo) -> dict[str, Any]:
-    """Ids with a placeholder for each of an image's patches, and the images in base64, in order."""
-    return generate_body(request, info) | {"image_data": request.image_data}
-
-
 def parse_generate(body: Any) -> ModelResponse:
     """Ids out."""
     meta = body["meta_info"]
@@ -236,20 +230,6 @@ def chat_body(request: ModelRequest, info: EngineInfo) -> dict[str, Any]:
     }
 
 
-def pictured_chat_body(request: ModelRequest, info: EngineInfo) -> dict[str, Any]:
-    """The conversation of ``vision_msg_vllm`` with the images in it; vLLM takes none beside ids.
-
-    Raises:
-        RequestError: there is no conversation, or its places do not match the images.
-    """
-    if not request.vision_msg_vllm:
-        raise RequestError(
-            "vLLM takes images in messages, and the request has none",
-            hint="Set vision_msg_vllm=[messages]; VisionRLVRWorkflow does, where a record has messages_chat.",
-        )
-    return chat_body(replace(request, messages=fill(request.vision_msg_vllm[0], request.image_data)), info)
-
-
 def chat_budget(request: ModelRequest, info: EngineInfo) -> int | None:
     """The server renders the prompt, so its length is not known here: a limit that the context cannot hold anyway is
     left to the server (None), which then gives all that the prompt leaves."""
@@ -304,7 +284,5 @@ def stop_reason(kind: str) -> StopReason:
 
 
 GENERATE = Form("/generate", generate_body, parse_generate)
-PICTURED_GENERATE = Form("/generate", pictured_generate_body, parse_generate)
 COMPLETIONS = Form("/v1/completions", completion_body, parse_completion)
 CHAT = Form("/v1/chat/completions", chat_body, parse_chat)
-PICTURED_CHAT = Form("/v1/chat/completions", pictured_chat_body, parse_chat)

@@ -20,9 +20,9 @@ from pytest_areal_eval.api import Episode, EpisodeStatus, ModelRequest
 from pytest_areal_eval.controller import ControllerSettings, RolloutController
 from pytest_areal_eval.engines.base import EngineInfo
 from pytest_areal_eval.engines.hf import HFEngine
+from pytest_areal_eval.engines.pictures import pictured_chat_body
 from pytest_areal_eval.engines.sglang import SGLangEngine
 from pytest_areal_eval.engines.vllm import VLLMEngine
-from pytest_areal_eval.engines.wire import pictured_chat_body
 from pytest_areal_eval.errors import DatasetError, RequestError
 from pytest_areal_eval.workflows import VisionRLVRWorkflow
 
