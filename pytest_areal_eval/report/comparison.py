@@ -71,7 +71,8 @@ def compare_runs(before: SavedRun, after: SavedRun, pair: tuple[str, str] | None
     Raises:
         UserError: they share no item.
     """
-    wanted = [pair] if pair else [(name, name) for name in after.evaluations]
+    found = [(_counterpart(before, e.row), e.name) for e in after.evaluations.values()]
+    wanted = [pair] if pair else [(mine.name, name) for mine, name in found if mine is not None]
     pairs = [
         (a, b) for a, b in wanted if b in after.evaluations and _shared(before.evaluations.get(a), after.evaluations[b])
     ]
@@ -85,10 +86,10 @@ def compare_runs(before: SavedRun, after: SavedRun, pair: tuple[str, str] | None
 
 
 def baselines(run: SavedRun) -> Callable[[Row], Baseline | None]:
-    """What finds a row's baseline in a saved run: the evaluation of its name, or None where that has none."""
+    """What finds a row's baseline in a saved run: its counterpart there, or None where that has none."""
 
     def find(row: Row) -> Baseline | None:
-        before = run.evaluations.get(row.name)
+        before = _counterpart(run, row)
         return baseline_of(before.row, row, run.name) if before is not None and _common(before.row, row) else None
 
     return find
@@ -112,6 +113,15 @@ def baseline_of(before: Row, after: Row, name: str) -> Baseline:
         if changes:
             differences[metric] = difference_of(changes, agresti_min=False, bounded=False)
     return Baseline(name, mine, differences)
+
+
+def _counterpart(run: SavedRun, row: Row) -> SavedEvaluation | None:
+    """The same evaluation in another run.
+
+    Its name there may lack the checkpoint's, where that run had one alone, and the file's, where no other had the name.
+    """
+    same = run.evaluations.get(row.name) or run.evaluations.get(row.evaluation)
+    return same or next((e for e in run.evaluations.values() if e.row.key == row.key), None)
 
 
 def _compare(first: SavedRun, second: SavedRun, old: str, new: str) -> Comparison:

@@ -120,7 +120,9 @@ def test_gates_are_decided_on_the_paired_difference(tmp_path: Path) -> None:
     before = read_run(gsm(tmp_path / "a", {f"i{n}": [1.0] for n in range(50)}))
     after = read_run(gsm(tmp_path / "b", {f"i{n}": [float(n > 1)] for n in range(50)})).evaluations["gsm"].row
     reference = baselines(before)(after)
-    assert baselines(before)(replace(after, name="other")) is None
+    assert baselines(before)(replace(after, name="other", evaluation="other", key="evals/test_other.py::other")) is None
+    assert baselines(before)(replace(after, name="gsm[step-2]")) == reference  # the baseline had one checkpoint alone
+    assert baselines(before)(replace(after, name="test_gsm::gsm", evaluation="test_gsm::gsm")) == reference
     verdict = decide(parse_gate("reward >= baseline - 0.02"), after.summary(), baseline=reference)
     assert verdict.message.startswith("reward - baseline -0.0400 < -0.02 (reward 0.9600, baseline a, n=50")
     turns = decide(parse_gate("turns >= baseline"), after.summary(), baseline=reference)
