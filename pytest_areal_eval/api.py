@@ -427,6 +427,8 @@ class Score:
 
 RewardFn = Callable[..., Any]
 """``(prompt, completions, prompt_ids, completion_ids, **columns)`` → float, int, bool, numpy scalar, dict or Score."""
+REWARD_ARGUMENTS = ("prompt", "completions", "prompt_ids", "completion_ids")
+"""Its first four; columns of these names are not passed on as keywords."""
 
 Record = Mapping[str, Any]
 Dataset = Sequence[Record]

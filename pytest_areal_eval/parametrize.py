@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_areal_eval.api import REWARD_ARGUMENTS
 from pytest_areal_eval.decorator import EvaluationSpec, has_assertions, spec_of
 from pytest_areal_eval.errors import ConfigError, UserError
 from pytest_areal_eval.models import short_names
@@ -216,21 +217,19 @@ def _wants(reward_fn: Any, column: str) -> bool:
 
 def _check_reward(reward_fn: Any, record: Mapping[str, Any]) -> None:
     """Whether a reward function can be called as our workflows call it; else every item would be the same error."""
-    from pytest_areal_eval.workflows.rlvr import RESERVED
-
     function = _resolved("reward_fn", reward_fn)
-    columns = {name: value for name, value in record.items() if name not in RESERVED}
+    columns = {name: value for name, value in record.items() if name not in REWARD_ARGUMENTS}
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return
     try:
-        signature.bind(*RESERVED, **columns)
+        signature.bind(*REWARD_ARGUMENTS, **columns)
     except TypeError as error:
         name = getattr(function, "__name__", type(function).__name__)
         raise ConfigError(
             f"@evaluation: reward_fn: {name}{signature}: {error}",
-            f"Write def {name}({', '.join(RESERVED)}, **columns); the columns are: {', '.join(columns)}.",
+            f"Write def {name}({', '.join(REWARD_ARGUMENTS)}, **columns); the columns are: {', '.join(columns)}.",
         ) from None
 
 

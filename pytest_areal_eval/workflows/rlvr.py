@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_areal_eval.api import (
+    REWARD_ARGUMENTS,
     GenerationHyperparameters,
     InferenceEngine,
     ModelRequest,
@@ -17,11 +18,6 @@ from pytest_areal_eval.api import (
     Score,
 )
 from pytest_areal_eval.rewards.wrapper import AsyncRewardWrapper
-
-RESERVED = ("prompt", "completions", "prompt_ids", "completion_ids")
-"""Names of the reward's first four arguments; columns of these names are not passed on as keywords."""
-PROMPTS_KEPT = 64
-"""An item's episodes start one after the other, so few prompts serve all of them; each costs about 0.3 ms to make."""
 
 
 class RLVRWorkflow(RolloutWorkflow):
@@ -78,9 +74,9 @@ class RLVRWorkflow(RolloutWorkflow):
     ) -> Score:
         """The reward of an answer, from the killable pool; its first four arguments by place, or by name."""
         first = (*self._texts(request, response), request.input_ids, response.output_tokens)
-        columns = {key: value for key, value in data.items() if key not in RESERVED}
+        columns = {key: value for key, value in data.items() if key not in REWARD_ARGUMENTS}
         if by_name:
-            return await self._grader.score(**dict(zip(RESERVED, first, strict=True)), **columns)
+            return await self._grader.score(**dict(zip(REWARD_ARGUMENTS, first, strict=True)), **columns)
         return await self._grader.score(*first, **columns)
 
     def build_request(self, data: Mapping[str, Any]) -> ModelRequest:
