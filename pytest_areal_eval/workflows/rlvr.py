@@ -19,6 +19,9 @@ from pytest_areal_eval.api import (
 )
 from pytest_areal_eval.rewards.wrapper import AsyncRewardWrapper
 
+PROMPTS_KEPT = 64
+"""An item's episodes start one after the other, so few prompts serve all of them; each costs about 0.3 ms to make."""
+
 
 class RLVRWorkflow(RolloutWorkflow):
     """Ask once, grade the answer.  Constructor and reward signature are AReaL's.
