@@ -136,6 +136,37 @@ def finished(run: Path) -> dict[tuple[str, int], tuple[str, float, str]]:
     return {(row["item_id"], row["index"]): (row["status"], row["reward"], row["completion"]) for row in rows}
 
 
+REPLAYED = """
+from pytest_areal_eval import evaluation
+
+ROWS = [{"id": f"g{n}", "question": f"What is {n} + {n}?", "answer": f"{n} + {n} = {2 * n}\\n#### {2 * n}"}
+        for n in range(150)]
+
+@evaluation(ROWS, prompt="question", reward_fn="pytest_areal_eval.rewards.gsm8k_reward_fn", gates=["reward >= 0.5"])
+def test_gsm(rollout):
+    pass
+"""
+
+
+def test_a_killed_replay_resumes_to_the_same_table(suite: Suite, killed: Callable[..., Path]) -> None:
+    """C20, C27: the table of 150 items, not of those that were left."""
+    made = suite(source=REPLAYED)
+    made.makeconftest("import pathlib\nimport pytest\n")
+    rows = [{"id": f"g{n}", "completion": f"It is \\\\boxed{{{2 * n + n % 3 // 2}}}."} for n in range(150)]
+    (made.path / "recorded.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    run = killed(60, "--replay=recorded.jsonl")
+    resumed = made.runpytest("--replay=recorded.jsonl", "--resume")
+    assert newest(made) == run
+    whole = made.runpytest("--replay=recorded.jsonl")
+    assert newest(made) != run
+    assert summary(run) == summary(newest(made))
+    tables = [
+        [line.split()[:6] for line in r.outlines if line.startswith(("test_gsm ", "gate "))] for r in (resumed, whole)
+    ]
+    assert tables[0] == tables[1] != []
+    assert resumed.parseoutcomes() == whole.parseoutcomes() == {"passed": 101, "missed": 50}
+
+
 def watch_growth(pytester: pytest.Pytester, count: int, process: subprocess.Popen[bytes]) -> None:
     """Wait until the journals have grown by ``count`` lines, or the process has ended."""
     journals = pytester.path / "eval-results"
