@@ -45,7 +45,7 @@ def address(ray_cluster_address: str) -> str:
 @pytest.fixture(scope="session")
 def connected(ray_cluster_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayScheduler]:
     """A scheduler for all tests that leave the cluster whole: connecting takes 4 s."""
-    one = ray_cluster.scheduler(tmp_path_factory.mktemp("connected"), ray_cluster_address)
+    one = ray_cluster.scheduler(tmp_path_factory.mktemp("connected"), ray_cluster_address, lease_s=ray_cluster.LEASE_S)
     yield one
     one.close()
 

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ FOLDER = Path(os.environ.get("FAKE_RAY_DIR", "/tmp/fake-ray"))
 RAY = str(Path(sys.executable).with_name("ray"))
 NODES = ("198.18.8.11", "198.18.8.12", "198.18.8.13")
 GPUS = 4
-HEAD_LOST_S = 5
 START_LIMIT_S = 240.0
+LEASE_S = 10.0
+"""Long enough for a machine that is busy, short enough to be waited for."""
 
 
 def missing() -> str:
@@ -101,8 +101,3 @@ def command(pid: int) -> str:
 def parent_of(pid: int) -> int:
     """The parent of a process."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def seconds_since(started: float) -> float:
-    """For messages and limits."""
-    return time.monotonic() - started

@@ -13,7 +13,7 @@ import ray_cluster as cluster
 from arithmetic import ITEMS, evaluate, rewards
 from standin.engine import StandinEngine
 from support import standin_sessions as standins
-from support.fleet_contract import FleetContract, QueueContract, all_ready, running
+from support.fleet_contract import FleetContract, QueueContract, all_ready, nonces_of, running, servers
 from support.fleet_contract import rewards as rewards_of
 from support.scheduler_contract import SERVER, until_up
 from support.sessions import Session
@@ -57,34 +57,36 @@ class WholeNodes(StandinEngine):
         return launch and replace(launch, cpus=8)
 
 
-class TestLostNode:
-    @pytest.mark.parametrize("what", ["power", "network"])
-    def test_a_lost_node_leaves_the_run_to_the_others(self, scheduler: RayScheduler, what: str) -> None:
+class TestLostNodes:
+    def test_nodes_without_power_or_network_leave_the_run_to_the_others(self, scheduler: RayScheduler) -> None:
+        """C94: a server that is cut off from its run ends by itself."""
         events: list[Event] = []
-        node = cluster.NODES[2] if what == "power" else cluster.NODES[1]
-        cut = cluster.cut_power if what == "power" else cluster.cut_network
+        _, alone, dark = cluster.NODES
         try:
             with running(scheduler, WholeNodes(3, ["--latency-ms", "50"]), events.append) as controller:
                 all_ready(controller, 3)
-                threading.Timer(0.2, cut, (node,)).start()
+                threading.Timer(0.2, cluster.cut_power, (dark,)).start()
+                threading.Timer(0.2, cluster.cut_network, (alone,)).start()
+                nonces = nonces_of(scheduler)
                 assert rewards_of(controller, 300) == [1.0] * 300
-                until(lambda: controller.snapshot().replicas_lost == 1, "the loss", 20)
-                assert controller.snapshot().replicas_ready == 2
-                until(lambda: any("PENDING: wants 1 x" in event.text for event in events), "the reason", 20)
+                until(lambda: controller.snapshot().replicas_lost == 2, "both losses", 20)
+                assert controller.snapshot().replicas_ready == 1
+                until(lambda: len(servers(nonces)) == 1, "the lonely server's end", cluster.LEASE_S + 5)
+                until(lambda: any("PENDING: wants 1 x" in event.text for event in events), "the reason", 30)
         finally:
-            cluster.cut_power(node)
+            cluster.cut_power(alone)
 
 
 class TestSessions:
-    """pytest itself, with twelve stand-ins for SGLang."""
+    """pytest itself, with stand-ins for SGLang."""
 
-    def start(self, session: Session, address: str, rows: int) -> Session:
-        cluster_words = ["--scheduler=ray", f"--ray-address={address}", "--backend=sglang:d12p1t1"]
+    def start(self, session: Session, address: str, backend: str, rows: int) -> Session:
+        cluster_words = ["--scheduler=ray", f"--ray-address={address}", f"--backend={backend}"]
         session.write(standins.SUITE.format(rows=rows))
         return session.start(*cluster_words, "--max-concurrency=24", *standins.words("sglang", session, 0.5))
 
     def test_twelve_replicas_share_the_work_and_go(self, session: Session, address: str) -> None:
-        assert self.start(session, address, rows=480).wait(90) == 0, session.output
+        assert self.start(session, address, "sglang:d12p1t1", rows=480).wait(90) == 0, session.output
         session.leaves_nothing()
         answered = standins.shares(session)
         assert answered.total() == 480
@@ -95,7 +97,7 @@ class TestSessions:
         self, session: Session, address: str, number: signal.Signals
     ) -> None:
         """C92: not on any node; what had finished is kept."""
-        self.start(session, address, rows=480)
+        self.start(session, address, "sglang:d3p1t4", rows=480)
         until(lambda: len(session.rows) > 10, "ten episodes", 40)
         session.send(number)
         assert session.wait(20) == (pytest.ExitCode.INTERRUPTED if number == signal.SIGINT else -number), session.output

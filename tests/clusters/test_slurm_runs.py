@@ -136,7 +136,7 @@ class TestThreeNodes:
             assert [len(gpus) for gpus in place.gpus] == [6, 6]
             assert len({*place.nodes}) == 2
             until(lambda: len(serving(place.nonce)) == 2, "both ranks")
-            ends = sorted(words[words.index("--nonce") + 2 :] for words in serving(place.nonce).values())
+            ends = sorted(words[words.index("--latency-ms") :] for words in serving(place.nonce).values())
             assert ends == [["--latency-ms", "0"], ["--latency-ms", "1", "--ready-after", "1"]]
             (rollout,) = controller.rollout_batch([{"question": "6 x 7?", "answer": "42"}], Ask())
             assert [episode.status.value for episode in rollout.episodes] == ["scored"]
