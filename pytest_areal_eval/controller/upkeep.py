@@ -106,12 +106,12 @@ class Upkeep:
         if status.state is State.STARTING:
             self._begin(member)
         reason = status.reason or "no reason given"
-        self._tell(member, "waiting", f"{member.name} waits ({status.state.value}): {reason}")
         in_queue = member.phase == "waiting"
-        if in_queue and self._replicas.ready:
-            return  # the run goes on with those, however long this one waits
         limit_s = self._settings.queue_timeout_s if in_queue else self._start_limit_s(member)
-        if now() - member.since > limit_s:
+        unlimited = in_queue and self._replicas.ready  # the run goes on with those, however long this one waits
+        limit = "" if unlimited else f"; for {limit_s:g} s at most"
+        self._tell(member, "waiting", f"{member.name} waits ({status.state.value}): {reason}{limit}")
+        if not unlimited and now() - member.since > limit_s:
             await self._lose(member, f"still waiting after {limit_s:g} s: {reason}", again=not in_queue)
 
     async def _check(self, member: Member, polled: bool) -> None:
@@ -168,7 +168,7 @@ class Upkeep:
             log = self._instances.log_path(member.handle)
             stages = member.launch.stages if member.launch is not None else ()
             stage = await self._instances.stage(member.handle, stages)
-            self._tell(member, "log", f"{member.name} {stage} ({reading.text}; log {log})")
+            self._tell(member, "log", f"{member.name} {stage} ({reading.text}; for {limit_s:g} s at most; log {log})")
         elif self._instances is None:
             self._tell(member, "starting", f"{member.name}: {reading.text}")
 

@@ -256,7 +256,9 @@ def test_what_a_waiting_instance_waits_for_is_told() -> None:
         scripted = Scripted([[waiting, waiting, _up(server.port)]])
         with running(StandinEngine(), scripted, events.append) as controller:
             assert run_rows(controller, 3)[0].reward == 1.0
-    assert [e.text for e in events if e.kind == "waiting"] == ["role/0 waits (waiting): 4312 PENDING Resources"]
+    assert [e.text for e in events if e.kind == "waiting"] == [
+        "role/0 waits (waiting): 4312 PENDING Resources; for 86400 s at most"
+    ]
     assert scripted.stopped
 
 
