@@ -133,9 +133,11 @@ class Planner:
         """Validate the decorator, load and check its data, select the items."""
         from pytest_areal_eval.datasets import item_ids, select
 
-        spec = spec_of(marks, function, self.settings.get("evaluation", {}))
-        _resolved("workflow", spec.workflow)
-        _resolved("reward_fn", spec.reward_fn)
+        defaults = self.settings.get("evaluation", {})
+        spec = spec_of(marks, function, defaults)
+        for argument in ("workflow", "reward_fn"):
+            value = getattr(spec, argument)
+            _resolved(argument, value, "--config" if value == defaults.get(argument) else "@evaluation")
         data, dataset = self._dataset(spec, function.__name__, file)
         ids = item_ids(dataset)
         shard = self.settings.get("shard")
@@ -233,7 +235,7 @@ def _check_reward(reward_fn: Any, record: Mapping[str, Any]) -> None:
         ) from None
 
 
-def _resolved(argument: str, value: Any) -> Any:
+def _resolved(argument: str, value: Any, said_by: str = "@evaluation") -> Any:
     """The object that a decorator's argument names; a name that leads nowhere is found before anything starts."""
     if not isinstance(value, str):
         return value
@@ -242,9 +244,9 @@ def _resolved(argument: str, value: Any) -> Any:
     try:
         found = import_from_string(value)
     except (Exception, SystemExit) as error:  # whatever the user's module raises while it is imported
-        raise ConfigError(f"@evaluation: {argument}={value!r}: {error}") from error
+        raise ConfigError(f"{said_by}: {argument}={value!r}: {error}") from error
     if argument == "reward_fn" and not callable(found):
-        raise ConfigError(f"@evaluation: {argument}={value!r} is a {type(found).__name__}, not a function")
+        raise ConfigError(f"{said_by}: {argument}={value!r} is a {type(found).__name__}, not a function")
     return found
 
 

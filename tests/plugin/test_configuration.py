@@ -235,6 +235,14 @@ def test_a_test_without_arguments_evaluates_what_the_configuration_names(
     assert described(made)["workflow"] == "support.sdk_agents.Either"
 
 
+def test_a_workflow_of_the_configuration_that_does_not_import_is_named_as_its(suite: Suite) -> None:
+    source = "from pytest_areal_eval import evaluation\n\n@evaluation([{}])\ndef test_valid(rollout):\n    pass\n"
+    made = written(suite(source=source), WHOLE.replace("support.sdk_agents.Either", "no.where.Flow"))
+    result = made.runpytest("--config=c.yaml")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*--config: workflow='no.where.Flow': *No module named 'no'*"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
