@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -65,7 +67,8 @@ def main() -> None:
     prompts = plain.prompts(DATA, None)
     print(header("torch", "transformers"), end="\n\n", flush=True)
     kinds = [kind for kind in ("hf", "vllm", "sglang") if kind == "hf" or python_of(kind, options).exists()]
-    found = {kind: measure(kind, prompts, options) for kind in kinds}
+    with contextlib.redirect_stdout(sys.stderr):  # what happens meanwhile
+        found = {kind: measure(kind, prompts, options) for kind in kinds}
     speeds = {"transformers": plain_speeds(plain, prompts)} | {
         kind: found[kind].speeds for kind in COMPARED if kind in found
     }
@@ -90,7 +93,7 @@ def measure(kind: str, prompts: Prompts, options: argparse.Namespace) -> Measure
             found.answers = answers(given.journal)
             if kind in COMPARED:
                 found.speeds = {n: speed(engine, endpoint, prompts, n) for n in REQUESTS}
-                passes = [sent for _ in range(options.rounds) for sent in _both(given, engine, endpoint)]
+                passes = _passes(given, engine, endpoint, options.rounds)
         if kind in COMPARED:
             start = gpu.by_itself(given)
             found.report = gpu.report_of(given, engine, passes, start)
@@ -113,9 +116,15 @@ def _given(kind: str, folder: Path, options: argparse.Namespace) -> argparse.Nam
     )
 
 
-def _both(given: argparse.Namespace, engine: Engine, endpoint: Endpoint) -> list[gpu.Sent]:
-    sent, journal = gpu.by_pytest(given, endpoint)
-    return [sent, gpu.by_client(given, engine, endpoint, journal)]
+def _passes(given: argparse.Namespace, engine: Engine, endpoint: Endpoint, rounds: int) -> list[gpu.Sent]:
+    """A bare client and pytest in turn, after a pass that fills the prefix cache."""
+    passes = []
+    _, journal = gpu.by_pytest(given, endpoint)
+    for _ in range(rounds):
+        bare = gpu.by_client(given, engine, endpoint, journal)
+        ours, journal = gpu.by_pytest(given, endpoint)
+        passes += [ours, bare]
+    return passes
 
 
 def speed(engine: Engine, endpoint: Endpoint, prompts: Prompts, concurrency: int) -> float:
