@@ -48,6 +48,8 @@ class Ask:
         template_kwargs: arguments of the chat template on top of the evaluation's.
         n: how many answers are wanted; each is a request of its own.
         logprobs: whether the sampled tokens' log-probabilities are.
+        previous: id of the answer whose conversation goes on.
+        instructions: how many of the first messages hold for this request alone.
     """
 
     messages: list[dict[str, Any]] | None
@@ -57,6 +59,8 @@ class Ask:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     n: int = 1
     logprobs: bool = False
+    previous: str | None = None
+    instructions: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""``/v1/responses``: OpenAI's newer API, stateless here: each request brings its whole conversation."""
+"""``/v1/responses``: OpenAI's newer API; a conversation may go on where an answer of the same episode ended."""
 
 from __future__ import annotations
 
@@ -39,7 +39,13 @@ def read(body: Body) -> Ask:
     for n, item in enumerate(items):
         _add(messages, item, f"input[{n}]")
     tools = [_tool(tool) for tool in read_list(body, "tools")]
-    return Ask(messages=messages, tools=read_tool_choice(body, tools), sampling=read_sampling(body))
+    return Ask(
+        messages=messages,
+        tools=read_tool_choice(body, tools),
+        sampling=read_sampling(body, able=("previous_response_id",)),
+        previous=str(body["previous_response_id"]) if body.get("previous_response_id") else None,
+        instructions=1 if body.get("instructions") else 0,
+    )
 
 
 def write(answer: Answer, body: Body) -> dict[str, Any]:

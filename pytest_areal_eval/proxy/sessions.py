@@ -43,6 +43,7 @@ class ProxySession:
         self.fault: Exception | None = None
         self._engine = engine
         self._last: list[dict[str, Any]] = []
+        self._conversations: dict[str, list[dict[str, Any]]] = {}
         self._context = contextvars.copy_context()
         self._calls: set[asyncio.Task[Answer]] = set()
 
@@ -85,6 +86,7 @@ class ProxySession:
 
     async def _answers(self, ask: Ask, answer_id: str) -> Answer:
         """All that were asked for, at the same time; the first one holds the others."""
+        ask = self._continued(ask)
         if ask.n == 1:
             return await self._answer(ask, answer_id)
         try:
@@ -103,9 +105,22 @@ class ProxySession:
             response, text = await self._chat(ask)
         answer = self._read(ask, response, text, answer_id)
         self.answers.append(answer)
+        if ask.messages is not None:
+            self._conversations[answer_id] = [*ask.messages[ask.instructions :], _message(answer)]
         entry = self._said(ask) | _entry(ask, answer, response, time.perf_counter() - began)
         self._engine.transcript.append(entry)
         return answer
+
+    def _continued(self, ask: Ask) -> Ask:
+        """With the whole conversation, where the request names the answer that it goes on from."""
+        if ask.previous is None or ask.messages is None:
+            return ask
+        earlier = self._conversations.get(ask.previous)
+        if earlier is None:
+            said = f"previous_response_id={ask.previous!r}: no answer of this episode has this id"
+            raise RefusedError(said, param="previous_response_id")
+        own, new = ask.messages[: ask.instructions], ask.messages[ask.instructions :]
+        return replace(ask, messages=[*own, *earlier, *new], previous=None)
 
     def _said(self, ask: Ask) -> dict[str, Any]:
         """What an agent sent; of a conversation that goes on only what is new, so that a record grows linearly."""
@@ -221,6 +236,15 @@ def _each(ask: Ask) -> Iterator[Ask]:
         seed = ask.sampling.get("seed")
         own = {} if seed is None else {"seed": (seed + index) % 2**31}
         yield replace(ask, n=1, sampling={**ask.sampling, **own})
+
+
+def _message(answer: Answer) -> dict[str, Any]:
+    """An answer as a message of its conversation."""
+    calls = [
+        {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+        for c in answer.tool_calls
+    ]
+    return {"role": "assistant", "content": answer.content} | ({"tool_calls": calls} if calls else {})
 
 
 def _with_parsed_arguments(message: dict[str, Any]) -> dict[str, Any]:

@@ -241,6 +241,25 @@ def test_a_response_has_text_and_usage() -> None:
     assert [m["content"] for m in done.requests[0].messages] == ["Be brief.", "6*7?"]
 
 
+def test_a_conversation_goes_on_from_an_answer() -> None:
+    """Its instructions do not: each request has its own."""
+
+    async def body(where: Where) -> Any:
+        tools = [{"type": "function", "name": "add", "parameters": SCHEMA, "strict": False}]
+        first = await where.openai.responses.create(model="m", instructions="Add.", input="40+2?", tools=tools)
+        call = first.output[-1]
+        result = [{"type": "function_call_output", "call_id": call.call_id, "output": "42.0"}]
+        more = {"previous_response_id": first.id, "tools": tools}
+        await where.openai.responses.create(model="m", instructions="Say it.", input=result, **more)
+        return call.call_id
+
+    done = talk(body, CALL, "42")
+    system, user, assistant, tool_result = done.requests[1].messages
+    assert (system["content"], user["content"], assistant["content"]) == ("Say it.", "40+2?", "One moment.")
+    assert (assistant["tool_calls"][0]["id"], tool_result["tool_call_id"]) == (done.said, done.said)
+    assert [entry["repeated"] for entry in done.episode.transcript] == [0, 0]
+
+
 def test_a_conversation_with_calls_becomes_chat_messages() -> None:
     async def body(where: Where) -> Any:
         items = [
@@ -407,7 +426,7 @@ def test_a_key_is_worth_nothing_after_its_episode() -> None:
         ("/completions", {"json": {"prompt": ["a", "b"]}}, 400, "prompt must be one text"),
         ("/responses", {"json": {"input": []}}, 400, "input must be"),
         ("/responses", {"json": {"input": [{"type": "computer_call"}]}}, 400, "items of type 'computer_call'"),
-        ("/responses", {"json": {"input": "x", "previous_response_id": "r"}}, 400, "previous_response_id='r'"),
+        ("/responses", {"json": {"input": "x", "previous_response_id": "r"}}, 400, "'r': no answer of this episode"),
         ("/responses", {"json": {"input": "x", "tools": [{"type": "web_search"}]}}, 400, "a tool of type 'web_search'"),
         ("/embeddings", {"json": {}}, 404, "/embeddings: there are /chat/completions"),
     ],
