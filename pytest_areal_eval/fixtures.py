@@ -66,6 +66,7 @@ def controller(
     pytestconfig: pytest.Config, scheduler: Scheduler | None, areal_model: str | None, areal_kept: Kept
 ) -> Iterator[RolloutController | None]:
     """The RolloutController of the checkpoint under test; its servers come up in the background."""
+    from pytest_areal_eval import wiring
     from pytest_areal_eval.plugin import RUN
     from pytest_areal_eval.session import SESSION
 
@@ -75,10 +76,10 @@ def controller(
     session, run = pytestconfig.stash[SESSION], pytestconfig.stash[RUN]
     made = areal_kept.take(areal_model)
     if made is None:
-        made = run.make_controller(areal_model, scheduler)
-        session.launch(made, run.initializer(made))
+        made = wiring.make_controller(run, areal_model, scheduler)
+        session.launch(made, wiring.initializer(run, made))
     else:
-        session.launch(made, run.reloader(made, areal_model))
+        session.launch(made, wiring.reloader(run, made, areal_model))
     run.describe_model(areal_model)
     try:
         yield made

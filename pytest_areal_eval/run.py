@@ -18,10 +18,9 @@ from pytest_areal_eval.session import EvaluationSession, membership
 
 if TYPE_CHECKING:
     from pytest_areal_eval.api import Episode
-    from pytest_areal_eval.controller import Event, RolloutController
+    from pytest_areal_eval.controller import Event
     from pytest_areal_eval.journal import Answer, Journal, RunFolder
     from pytest_areal_eval.report.scoreboard import Row
-    from pytest_areal_eval.schedulers.base import Scheduler
     from pytest_areal_eval.stats import Summary
     from pytest_areal_eval.xdist import Worker
 
@@ -162,55 +161,6 @@ class Run:
         path = self.open().path / "logs"
         path.mkdir(exist_ok=True)
         return path
-
-    def make_controller(self, model: str | None, scheduler: Scheduler | None) -> RolloutController:
-        """A controller for one checkpoint, wired to the journal."""
-        from pytest_areal_eval.backends import build_controller
-
-        self.open()
-        settings = self.evaluations.settings
-        share = self.worker.share if self.worker is not None else None
-        made = build_controller(settings, model, scheduler, on_event=self.events.append, share=share)
-        made.on_episode, made.on_answer = self.record, self.record_answer
-        return made
-
-    def without_engine(self, model: str | None) -> RolloutController | None:
-        """The controller of a session that generates nothing with this checkpoint; None where it does.
-
-        It answers from the earlier run, and where nothing is owed it is not even started.
-        """
-        from pytest_areal_eval.backends import build_recall
-
-        history = self.evaluations.history
-        if history is None or self.evaluations.needs_engine(model):
-            return None
-        owed = history.purpose == "rescore"
-        made = build_recall(self.evaluations.settings, model, history, load_tokenizer=owed)
-        made.on_episode, made.on_answer = self.record, self.record_answer
-        if owed:
-            self.open()
-            self.evaluations.launch(made, made.initialize)
-        return made
-
-    def initializer(self, controller: RolloutController) -> Callable[[], None]:
-        """What starts a controller's servers, or attaches it to those that the xdist owner started."""
-        from pytest_areal_eval.engine_choice import attach_to
-
-        if not self.answer or not self.answer["endpoints"]:
-            attached = attach_to(self.evaluations.settings)
-            return lambda: controller.initialize(server_infos=attached or None)
-        from pytest_areal_eval.xdist import endpoints_of
-
-        endpoints = endpoints_of(self.answer)
-        return lambda: controller.initialize(server_infos=endpoints)
-
-    def reloader(self, controller: RolloutController, model: str | None) -> Callable[[], None]:
-        """What lets a controller's servers load another checkpoint."""
-        from pytest_areal_eval.engine_choice import checkpoint_of
-
-        checkpoint = checkpoint_of(self.evaluations.settings, model or "")
-        assert checkpoint is not None
-        return lambda: controller.update_weights(checkpoint.path)
 
     def record(self, episode: Episode) -> None:
         """Write a finished episode to the journal; called in the controller's thread."""

@@ -185,11 +185,12 @@ def leave_out(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
 
 def _without_engine(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> object | None:
     from pytest_areal_eval.plugin import RUN
+    from pytest_areal_eval.wiring import without_engine
 
     run = request.config.stash[RUN]
     if run.evaluations.history is None:
         return None
-    made = run.without_engine(request.getfixturevalue(MODEL))
+    made = without_engine(run, request.getfixturevalue(MODEL))
     if made is not None:
         fixturedef.addfinalizer(made.destroy)
         fixturedef.cached_result = (made, getattr(request, "param", None), None)

@@ -110,13 +110,14 @@ class Owner:
 
     def _start(self, model: str | None) -> list[dict[str, str]]:
         from pytest_areal_eval.backends import build_scheduler
+        from pytest_areal_eval.wiring import initializer, make_controller
 
         run, settings = self.conclusion.run, self.conclusion.evaluations.settings
         if settings.get("replay") is not None or (model is None and not settings.get("base-url")):
             return []
         self._scheduler = build_scheduler(settings, run.log_dir())
-        self._controller = run.make_controller(model, self._scheduler)
-        run.initializer(self._controller)()
+        self._controller = make_controller(run, model, self._scheduler)
+        initializer(run, self._controller)()
         run.describe_model(model)
         return [asdict(endpoint) for endpoint in self._controller.endpoints]
 
