@@ -1,11 +1,11 @@
 """What pytest costs over a bare client on a real vLLM or SGLang, and how idle the GPU is meanwhile.
 
-One server is started as the plugin starts it, and warmed up with the whole of the requests, since a prefix cache that
-has seen them makes SGLang half as fast again.  Then a bare aiohttp client and ``pytest evals/test_gsm8k.py`` send the
-same requests (ids, seeds, limits) to it in turn, at the same concurrency.  pytest's time runs from its
-first request to the exit of the process: grading, journal, reports and table included.  A last, short run lets pytest
-start a server by itself: from the server being ready to the first request goes into the ratio too, and what pytest's
-start adds to the server's own has a column of its own.
+One server is started as the plugin starts it, and warmed up with all of the requests, since whoever comes second finds
+their prompts in its prefix cache.  Then a bare aiohttp client and ``pytest evals/test_gsm8k.py`` send the same requests
+(ids, seeds, limits) to it in turn, at the same concurrency.  pytest's time runs from its first request to the exit of
+the process: grading, journal, reports and table included.  A last, short run lets pytest start a server by itself: from
+the server being ready to the first request goes into the ratio too, and what pytest's start adds to the server's own
+has a column of its own.
 
 python benchmarks/engines_gpu.py --engine=vllm --engine-python=ENV/bin/python --data=gsm8k/test.jsonl --out=vllm.json
 """
