@@ -39,13 +39,13 @@ def write_html(run: SavedRun, path: Path) -> None:
             file.write(_page(run, shown))
             for number, evaluation in enumerate(shown):
                 file.writelines(_data_blocks(number, evaluation, text_limit(shown)))
-            file.write(f"<script>{_asset('report.js')}</script>\n</body>\n</html>\n")
+            file.write(f"<script>{_script()}</script>\n</body>\n</html>\n")
     except OSError as error:
         raise JournalError(f"cannot write {path}: {error.strerror}", "Give another file: --html=FILE") from error
 
 
 def _page(run: SavedRun, shown: list[SavedEvaluation]) -> str:
-    css, js = _asset("report.css"), _asset("report.js")
+    css, js = _asset("report.css"), _script()
     allowed = f"script-src '{_digest(js)}'; style-src '{_digest(css)}'"
     policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
     title = _title(run, shown)
@@ -107,6 +107,11 @@ def _data_blocks(number: int, evaluation: SavedEvaluation, limit: int) -> Iterat
 
 def _block(name: str, packed: str, attributes: str = "") -> str:
     return f'<script type="application/octet-stream" id="{name}"{attributes}>{packed}</script>\n'
+
+
+def _script() -> str:
+    """All of the page's script, in a scope of its own."""
+    return "".join(['"use strict";\n(() => {\n', *map(_asset, ("charts.js", "item.js", "report.js")), "})();\n"])
 
 
 def _asset(name: str) -> str:
