@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -85,6 +87,26 @@ def test_an_unknown_flag_is_one_message_in_the_servers_words(run: Run) -> None:
     command = f"--engine-cmd={sys.executable} {STANDIN} vllm"
     result = run(f"--model={MODEL}", "--backend=vllm", command, "--engine-arg=no-such-flag=1")
     refused(result, ENGINE, "error: unrecognized arguments: --no-such-flag 1")
+
+
+def test_servers_stay_up_for_checkpoints_that_differ_in_their_weights_alone(
+    run: Run, pytester: pytest.Pytester
+) -> None:
+    """The third one has another template, so it gets a server of its own."""
+    models = [shutil.copytree(MODEL, pytester.path / f"step-{n}") for n in (1, 2, 3)]
+    (models[1] / "model.safetensors").write_bytes(b"other")
+    (models[2] / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    command = f"--engine-cmd={sys.executable} {STANDIN} sglang"
+    result = run(*(f"--model={model}" for model in models), "--backend=sglang", command)
+    assert result.parseoutcomes() == {"missed": 3 * 12}
+    (described,) = (pytester.path / "eval-results").glob("2*/run.json")
+    ready = [event["text"] for event in json.loads(described.read_text())["events"] if event["kind"] == "ready"]
+    assert [text.partition(" is ")[2].partition(" after ")[0] or text for text in ready] == [
+        "ready",
+        f"eval-rollout/0 has loaded {models[1]}",
+        "ready",
+    ]
+    assert len(list((described.parent / "logs").iterdir())) == 2
 
 
 def test_an_engine_that_is_too_old_is_one_message(run: Run, tmp_path: Path) -> None:
