@@ -132,6 +132,9 @@ class Conclusion:
             reporter.write_line(line, **markup)
         if self.run.folder is not None:
             reporter.write_line(f"run: {_relative(self.run.folder.path, self.config)}")
+            dump = self.evaluations.settings.get("dump")
+            if dump is not None:
+                reporter.write_line(printable(f"rollouts in AReaL's layout: {dump}"))
 
     def finish(self, session: pytest.Session) -> None:
         """Set the exit status, keep the cache right, close the run."""

@@ -68,7 +68,9 @@ def test_a_session_dumps_where_its_configuration_says(suite: Callable[..., pytes
     made = suite(rows=3, more=", n_samples=2", plugins=["xdist"])
     (made.path / "c.yaml").write_text("experiment_name: e\ntrial_name: t\ncluster: {fileroot: dumps}\nrollout: {}\n")
     wanted = ("--config=c.yaml", "--set=+rollout.dump_to_file=true", "--temperature=1")
-    assert made.runpytest(*wanted).ret == made.runpytest(*wanted, "-n1").ret == 0
+    result = made.runpytest(*wanted)
+    result.stdout.fnmatch_lines(["run: eval-results/*", "rollouts in AReaL's layout: dumps/logs/*/e/t/eval-rollout/0"])
+    assert result.ret == made.runpytest(*wanted, "-n1").ret == 0
     files = sorted((made.path / "dumps/logs" / getpass.getuser() / "e/t/eval-rollout/0").iterdir())
     assert [file.name for file in files] == [f"{n}.jsonl" for n in range(6)]
     rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
