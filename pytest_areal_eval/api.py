@@ -165,6 +165,13 @@ class ModelRequest:
         )
 
 
+def has_pictures(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether any message holds a picture: then the server applies the chat template, and its processor."""
+    contents = (message.get("content") for message in messages)
+    parts = (part for content in contents if isinstance(content, list) for part in content)
+    return any(isinstance(part, Mapping) and part.get("type") == "image_url" for part in parts)
+
+
 @dataclass
 class ModelResponse:
     """What an engine answered.

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_areal_eval.api import GenerationHyperparameters, ModelRequest, ModelResponse
+from pytest_areal_eval.api import GenerationHyperparameters, ModelRequest, ModelResponse, has_pictures
 from pytest_areal_eval.controller.client import EngineClient, Progress
 from pytest_areal_eval.controller.clock import Clock
 from pytest_areal_eval.controller.place import Place
@@ -121,7 +121,7 @@ class EpisodeEngine:
         """Send a conversation and read the answer.
 
         Args:
-            messages: ``[{"role": "user", "content": "..."}]``.
+            messages: ``[{"role": "user", "content": "..."}]``; a picture is a part of type ``image_url``.
             template_kwargs: arguments of the chat template on top of the evaluation's (``tools``, ``enable_thinking``).
             **overrides: fields of :class:`~pytest_areal_eval.api.GenerationHyperparameters` for this request.
         """
@@ -139,7 +139,7 @@ class EpisodeEngine:
         """The request that :meth:`chat` sends; raises what the chat template raises."""
         gconfig = self.gconfig.new(**{"n_samples": 1, **overrides})
         template = {**self.template_kwargs, **(template_kwargs or {})}
-        if self.tokenizer is None:
+        if self.tokenizer is None or has_pictures(messages):
             return ModelRequest(messages=[dict(m) for m in messages], template_kwargs=template, gconfig=gconfig)
         ids = self.tokenizer.apply_chat_template(
             list(messages), tokenize=True, add_generation_prompt=True, return_dict=False, **template

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_areal_eval.api import TOP_K_OFF, ModelRequest, ModelResponse, StopReason
+from pytest_areal_eval.api import TOP_K_OFF, ModelRequest, ModelResponse, StopReason, has_pictures
 from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo, TransientError, describe
 from pytest_areal_eval.engines.http import post_json, token_budget
 from pytest_areal_eval.errors import RequestError
@@ -52,8 +52,8 @@ async def ask(
     """
     refuse_beam_search(request, engine.name)
     form = ids if request.messages is None else chat
-    if request.image_data:
-        form = _form_for_pictures(engine, request, pictures)
+    if request.image_data or has_pictures(request.messages or ()):
+        form = _form_for_pictures(engine, request, pictures, chat)
     return await exchange(http, endpoint, form.path, request, form.body(request, engine.info), form.parse)
 
 
@@ -85,12 +85,16 @@ async def exchange(
     return response
 
 
-def _form_for_pictures(engine: Engine, request: ModelRequest, form: Form | None) -> Form:
+def _form_for_pictures(engine: Engine, request: ModelRequest, form: Form | None, chat: Form) -> Form:
     if form is None:
-        raise RequestError(f"the {engine.name} engine takes no images", hint="Use --backend=sglang or vllm for them.")
-    if request.messages is not None:
+        raise RequestError(
+            f"the {engine.name} engine takes no images", status=400, hint="Use --backend=sglang or vllm for them."
+        )
+    if request.messages is None:
+        return form
+    if request.image_data:
         raise RequestError("image_data beside messages", hint="Put the images into the messages, as data: URIs.")
-    return form
+    return chat
 
 
 def refuse_beam_search(request: ModelRequest, engine: str) -> None:

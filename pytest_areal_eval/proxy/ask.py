@@ -198,6 +198,33 @@ def function_tool(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
+def content_of(content: Any, where: str) -> str | list[dict[str, Any]]:
+    """A message's text, or its parts in the chat API's form where one of them is a picture.
+
+    Raises:
+        RefusedError: a part is neither, or a picture is not in the request itself.
+    """
+    if not isinstance(content, list) or not any(_picture(part, where) for part in content):
+        return text_of(content, where)
+    return [_picture(part, where) or {"type": "text", "text": text_of([part], where)} for part in content]
+
+
+def _picture(part: Any, where: str) -> dict[str, Any] | None:
+    """A picture as OpenAI's chat, its Responses or Anthropic's Messages send it; None for any other part."""
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind in ("image_url", "input_image"):
+        url: Any = part.get("image_url")
+        url = url.get("url") if isinstance(url, Mapping) else url
+    elif kind == "image":
+        source = part.get("source") or {}
+        url = f"data:{source.get('media_type')};base64,{source.get('data')}" if source.get("data") else None
+    else:
+        return None
+    if not isinstance(url, str) or not url.startswith("data:"):
+        raise RefusedError(f"{where}: an image must be in the request itself, as base64 (a data: URI)", param=where)
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
 def text_of(content: Any, where: str) -> str:
     """A message's text: a string, or the text parts of a list, joined as their author wrote them.
 

@@ -10,12 +10,12 @@ from pytest_areal_eval.proxy.ask import (
     Ask,
     Body,
     RefusedError,
+    content_of,
     function_tool,
     read_count,
     read_list,
     read_sampling,
     read_tool_choice,
-    text_of,
 )
 from pytest_areal_eval.proxy.parsing import ToolCall
 
@@ -132,7 +132,7 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise RefusedError(f"{where} is no message with a role", param="messages")
     role = _ROLES.get(message["role"], message["role"])
-    read: dict[str, Any] = {"role": role, "content": text_of(message.get("content"), where)}
+    read: dict[str, Any] = {"role": role, "content": content_of(message.get("content"), where)}
     read |= {name: message[name] for name in ("tool_call_id", "name", "reasoning_content") if message.get(name)}
     if message.get("tool_calls"):
         read["tool_calls"] = [dict(call) for call in message["tool_calls"]]

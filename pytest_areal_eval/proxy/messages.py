@@ -11,6 +11,7 @@ from pytest_areal_eval.proxy.ask import (
     Ask,
     Body,
     RefusedError,
+    content_of,
     function_tool,
     read_list,
     read_sampling,
@@ -107,7 +108,7 @@ def _messages(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     ]
     calls = [_call(block) for block in blocks if block.get("type") == "tool_use"]
     silent = ("tool_result", "tool_use", "thinking", "redacted_thinking")
-    text = text_of([block for block in blocks if block.get("type") not in silent], where)
+    text = content_of([block for block in blocks if block.get("type") not in silent], where)
     if text or calls or not read:
         read.append({"role": message["role"], "content": text} | ({"tool_calls": calls} if calls else {}))
     return read

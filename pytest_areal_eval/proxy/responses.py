@@ -11,6 +11,7 @@ from pytest_areal_eval.proxy.ask import (
     Ask,
     Body,
     RefusedError,
+    content_of,
     function_tool,
     read_list,
     read_sampling,
@@ -106,7 +107,7 @@ def _add(messages: list[dict[str, Any]], item: Any, where: str) -> None:
     kind = item.get("type", "message")
     if kind == "message":
         role = "system" if item.get("role") == "developer" else item.get("role", "user")
-        messages.append({"role": role, "content": text_of(item.get("content"), where)})
+        messages.append({"role": role, "content": content_of(item.get("content"), where)})
     elif kind == "function_call":
         call = {"name": item.get("name"), "arguments": item.get("arguments")}
         if not messages or messages[-1]["role"] != "assistant":

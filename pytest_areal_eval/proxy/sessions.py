@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_areal_eval.api import ModelRequest, ModelResponse
+from pytest_areal_eval.api import ModelRequest, ModelResponse, has_pictures
 from pytest_areal_eval.proxy.ask import Answer, Ask, RefusedError
 from pytest_areal_eval.proxy.parsing import ToolCall, find_tool_calls, split_reasoning
 
@@ -129,14 +129,14 @@ class ProxySession:
         pairs = zip(self._last, ask.messages, strict=False)
         same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
         self._last = ask.messages
-        return {"repeated": same, "messages": ask.messages[same:]}
+        return {"repeated": same, "messages": [_without_pictures(message) for message in ask.messages[same:]]}
 
     async def _chat(self, ask: Ask) -> tuple[ModelResponse, str]:
         assert ask.messages is not None
         messages, template = ask.messages, dict(ask.template_kwargs)
         if ask.tools:
             template["tools"] = ask.tools
-        if self._engine.tokenizer is not None:
+        if self._engine.tokenizer is not None and not has_pictures(messages):
             messages = [_with_parsed_arguments(message) for message in messages]
         try:
             request = self._engine.chat_request(messages, template_kwargs=template, **ask.sampling)
@@ -245,6 +245,14 @@ def _message(answer: Answer) -> dict[str, Any]:
         for c in answer.tool_calls
     ]
     return {"role": "assistant", "content": answer.content} | ({"tool_calls": calls} if calls else {})
+
+
+def _without_pictures(message: dict[str, Any]) -> dict[str, Any]:
+    """For the record: that there was one, and not its megabyte."""
+    if not isinstance(message.get("content"), list):
+        return message
+    parts = [part if part["type"] == "text" else {"type": part["type"]} for part in message["content"]]
+    return message | {"content": parts}
 
 
 def _with_parsed_arguments(message: dict[str, Any]) -> dict[str, Any]:

@@ -197,8 +197,12 @@ def test_a_record_that_cannot_be_asked_says_why(record: dict[str, Any], said: st
         VisionRLVRWorkflow(counts).build_request(record)
 
 
-def test_an_engine_without_eyes_refuses_by_name() -> None:
-    request = ModelRequest(input_ids=[1], image_data=["YQ=="])
+SEEN = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,YQ=="}}]}
+
+
+@pytest.mark.parametrize("request_", [{"input_ids": [1], "image_data": ["YQ=="]}, {"messages": [SEEN]}])
+def test_an_engine_without_eyes_refuses_by_name(request_: dict[str, Any]) -> None:
+    request = ModelRequest(**request_)
     with pytest.raises(RequestError, match="the hf engine takes no images\nUse --backend=sglang or vllm"):
         asyncio.run(HFEngine("tiny").generate(request, None, None))  # type: ignore[arg-type]
 

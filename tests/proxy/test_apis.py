@@ -198,6 +198,28 @@ def test_log_probabilities_come_back_token_by_token() -> None:
     assert done.requests[0].metadata["logprobs"]
 
 
+DATA = "data:image/png;base64,YQ=="
+
+
+@pytest.mark.parametrize("tokenizer", [None, ByteTokenizer()], ids=["messages", "ids"])
+def test_a_picture_of_any_api_goes_to_the_server_in_the_conversation(tokenizer: Any) -> None:
+    async def body(where: Where) -> None:
+        parts = [{"type": "text", "text": "What?"}, {"type": "image_url", "image_url": {"url": DATA, "detail": "low"}}]
+        await where.openai.chat.completions.create(model="m", messages=[{"role": "user", "content": parts}])
+        items = [{"type": "input_text", "text": "What?"}, {"type": "input_image", "image_url": DATA, "detail": "auto"}]
+        await where.openai.responses.create(model="m", input=[{"role": "user", "content": items}])
+        source = {"type": "base64", "media_type": "image/png", "data": "YQ=="}
+        blocks = [{"type": "text", "text": "What?"}, {"type": "image", "source": source}]
+        await where.anthropic.messages.create(model="m", max_tokens=9, messages=[{"role": "user", "content": blocks}])
+
+    done = talk(body, tokenizer=tokenizer)
+    picture = {"type": "image_url", "image_url": {"url": DATA}}
+    wanted = [{"role": "user", "content": [{"type": "text", "text": "What?"}, picture]}]
+    assert [request.messages for request in done.requests] == [wanted] * 3
+    assert "YQ==" not in json.dumps(done.episode.transcript)
+    assert done.episode.transcript[0]["messages"][0]["content"][1] == {"type": "image_url"}
+
+
 # Completions and models
 
 
@@ -421,7 +443,7 @@ def test_a_key_is_worth_nothing_after_its_episode() -> None:
             "/chat/completions",
             {"json": {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}},
             400,
-            "a part of type 'image_url' is no text",
+            "messages[0]: an image must be in the request itself, as base64 (a data: URI)",
         ),
         ("/completions", {"json": {"prompt": ["a", "b"]}}, 400, "prompt must be one text"),
         ("/responses", {"json": {"input": []}}, 400, "input must be"),
