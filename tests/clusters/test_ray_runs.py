@@ -98,7 +98,7 @@ class TestSessions:
     ) -> None:
         """C92: not on any node; what had finished is kept."""
         self.start(session, address, "sglang:d3p1t4", rows=480)
-        until(lambda: len(session.rows) > 10, "ten episodes", 40)
+        standins.until_answers(session, 10)
         session.send(number)
         assert session.wait(20) == (pytest.ExitCode.INTERRUPTED if number == signal.SIGINT else -number), session.output
         session.leaves_nothing(5)

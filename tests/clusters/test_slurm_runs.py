@@ -65,7 +65,7 @@ class TestThreeNodes:
     def test_nothing_is_left_of_a_session_that_ends_early(self, session: Session, number: signal.Signals) -> None:
         """C92: no job either; what had finished is kept."""
         start(session, "vllm:d3t4", rows=400, latency_s=0.5)
-        until(lambda: len(session.rows) > 10, "ten episodes", 40)
+        standins.until_answers(session, 10)
         session.send(number)
         assert session.wait(20) == pytest.ExitCode.INTERRUPTED, session.output
         session.leaves_nothing(1)

@@ -23,7 +23,7 @@ from pytest_areal_eval.controller import ControllerSettings, Event, RolloutContr
 from pytest_areal_eval.engines.base import Launch
 from pytest_areal_eval.errors import EngineStartError
 from pytest_areal_eval.schedulers import processes
-from pytest_areal_eval.schedulers.base import InstanceSpec, Scheduler, Shape
+from pytest_areal_eval.schedulers.base import InstanceSpec, Scheduler, Shape, State
 
 ANSWER = "The answer is \\boxed{42}."
 
@@ -154,5 +154,6 @@ class QueueContract:
             running(scheduler, OneGpu(), queue_timeout_s=2.0),
         ):
             pass
+        assert {status.state for status in another.poll(taken).values()} == {State.UP}  # theirs are not ours to end
         another.stop(taken)
         until_up(scheduler, scheduler.start(InstanceSpec("m/1", SLEEP, shape=whole)))

@@ -10,6 +10,7 @@ from typing import Literal
 
 from standin import engines
 from support.sessions import MARK, TINY, Session
+from support.waiting import until
 
 SUITE = """
 from pytest_areal_eval import evaluation
@@ -38,3 +39,11 @@ def words(kind: Literal["vllm", "sglang"], session: Session, latency_s: float, *
 def shares(session: Session) -> Counter[str]:
     """How many episodes each replica has answered."""
     return Counter(row["replica"] for row in session.rows)
+
+
+def until_answers(session: Session, count: int, limit_s: float = 40.0) -> None:
+    """Wait until the journal has more episodes than that; a session that ends before has failed."""
+    process = session.process
+    assert process is not None
+    until(lambda: len(session.rows) > count or process.poll() is not None, f"{count} episodes", limit_s)
+    assert process.poll() is None, session.output
