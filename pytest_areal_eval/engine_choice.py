@@ -172,10 +172,10 @@ def _tokenizer_arg(settings: Settings, checkpoint: Checkpoint, engine: str) -> d
 def same_servers(settings: Settings, model: str, other: str) -> bool:
     """Whether servers of one checkpoint can serve another one once they have its weights."""
     first, second = checkpoint_of(settings, model), checkpoint_of(settings, other)
-    tokenizers = settings.get("tokenizer", {})
-    if first is None or second is None or tokenizers.get(model) != tokenizers.get(other):
+    if first is None or second is None:
         return False
-    return same_form(first, second)
+    tokenizers = [_tokenizer_arg(settings, checkpoint, "hf") for checkpoint in (first, second)]
+    return tokenizers[0] == tokenizers[1] and same_form(first, second)
 
 
 def describe_engine(settings: Settings) -> str:
