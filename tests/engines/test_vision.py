@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from engines.servers import attached, spec
+from engines.servers import MODEL, attached, spec
 from standin.engine import LocalEngine
 from standin.engines import VLLM, SGLang
 from standin.server import Standin, in_thread
@@ -216,3 +217,41 @@ def test_a_picture_that_the_server_cannot_read_costs_its_own_row(kind: str) -> N
         done = controller.rollout_batch(data, VisionRLVRWorkflow, kwargs)
     assert [r.episodes[0].status for r in done] == [EpisodeStatus.SCORED] * 2 + [EpisodeStatus.WORKFLOW_ERROR]
     assert "HTTP 400: cannot identify image file" in done[2].episodes[0].error
+
+
+def test_a_processor_of_transformers_gives_ids_with_its_placeholders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LLaVA's, on the shipped tokenizer: pictures of 28 × 28 in patches of 14 are four tokens each."""
+    pil = pytest.importorskip("PIL.Image")
+    monkeypatch.undo()
+    processor = llava_processor()
+    processor.save_pretrained(tmp_path)
+    decoded, encoded = pil.new("CMYK", (40, 30)), io.BytesIO()
+    pil.new("RGB", (40, 30), "red").save(encoded, format="PNG")
+    workflow = VisionRLVRWorkflow(counts, processor=str(tmp_path))
+    request = workflow.build_request({"question": "<image> and <image>?", "images": [decoded, encoded.getvalue()]})
+    place = processor.tokenizer.convert_tokens_to_ids("<image>")
+    assert request.input_ids.count(place) == 8
+    assert request.prompt_text == "<user><image> and <image>?</user><assistant>"
+    assert request.image_data[1] == base64.b64encode(encoded.getvalue()).decode()
+    assert pil.open(io.BytesIO(base64.b64decode(request.image_data[0]))).mode == "RGB"
+    with pytest.raises(DatasetError, match=r"images\[0\]: cannot identify image file"):
+        workflow.build_request({"question": "Q", "images": [b"nonsense"]})
+
+
+def llava_processor() -> Any:
+    """A small one."""
+    import transformers
+
+    template = (
+        "{% for m in messages %}<{{ m.role }}>{% for p in m.content %}"
+        "{{ '<image>' if p.type == 'image' else p.text }}{% endfor %}</{{ m.role }}>{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    images = transformers.CLIPImageProcessor(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})
+    return transformers.LlavaProcessor(
+        images, tokenizer, patch_size=14, vision_feature_select_strategy="full", chat_template=template
+    )
