@@ -64,7 +64,7 @@ def test_plain():
     assert not heavy & set(sys.modules)
     assert ours <= {"pytest_areal_eval." + name for name in (
         "plugin", "fixtures", "options", "declarations", "errors", "session", "parametrize", "decorator", "api",
-        "resolution")
+        "hooks", "resolution")
     } | {"pytest_areal_eval"}
 """
     made = suite(source=source)
