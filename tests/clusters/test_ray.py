@@ -273,6 +273,7 @@ class TestConnecting:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_cluster_address: str
     ) -> None:
         monkeypatch.setattr(module, "CONNECT_LIMIT_S", 0.5)
+        monkeypatch.setattr("pytest_areal_eval.schedulers.ray.connection.GRACE_S", 0.2)
         with socket.create_server(("127.0.2.9", 0)) as stranger:
             address = f"127.0.2.9:{stranger.getsockname()[1]}"
             one = cluster.scheduler(tmp_path, address)

@@ -178,26 +178,6 @@ class TestFaults:
         place = until_up(scheduler, handle)
         assert nonce_at(place.host, place.port) == place.nonce
 
-    def test_a_time_limit_and_a_node_without_power_are_told_so(self, scheduler: SlurmScheduler) -> None:
-        """Slurm looks for both twice a minute at most."""
-        limited = scheduler.start(InstanceSpec("m/1", SERVER, shape=Shape(gpus_per_node=8)))
-        late = f"EndTime={time.strftime('%Y-%m-%dT%H:%M:%S')}"
-        until_up(scheduler, limited)
-        cluster.slurm("scontrol", "update", f"JobId={limited.id}", late)
-        handle = scheduler.start(InstanceSpec("m/0", SERVER, shape=Shape(gpus_per_node=8)))
-        lost = until_up(scheduler, handle).nodes[0]
-        cluster.node("kill-node", lost)
-        try:
-            again = scheduler.start(InstanceSpec("m/0", SERVER, shape=Shape(gpus_per_node=8)), exclude=[lost])
-            assert until_up(scheduler, again).nodes[0] != lost
-            status = until_gone(scheduler, handle, 40)
-            assert status.lost is Lost.NODE
-            assert "NODE_FAIL" in status.reason
-            assert until_gone(scheduler, limited, 60).lost is Lost.TIME_LIMIT
-        finally:
-            cluster.node("start-node", lost)
-            cluster.start("--nodes", "3", "--gpus", "8")
-
     def test_without_slurmctld_a_poll_is_an_error_the_servers_go_on_and_it_comes_back(
         self, scheduler: SlurmScheduler, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -45,7 +45,7 @@ def twelve_nodes(slurm: None) -> None:
 @pytest.fixture(scope="class")
 def lifelike_nodes(slurm: None) -> Iterator[None]:
     """Each node has its own network, its own /tmp and cgroups."""
-    cluster.start("--nodes", "2", "--gpus", "2", "--net", "ns", "--cgroup", "--private-tmp")
+    cluster.start("--nodes", "3", "--gpus", "2", "--net", "ns", "--cgroup", "--private-tmp")
     yield
     cluster.stop()
 
@@ -202,12 +202,12 @@ def kill_servers(nonce: str) -> None:
 @pytest.mark.usefixtures("twelve_nodes")
 class TestTwelveNodes:
     def test_96_replicas_come_up_share_the_work_and_go(self, session: Session) -> None:
-        start(session, "vllm:d96t1", 1600, 2.0, "--max-concurrency=192")
+        start(session, "vllm:d96t1", 1000, 2.0, "--max-concurrency=192")
         assert session.wait(110) == 0, session.output
         session.leaves_nothing(1)
         assert cluster.jobs() == []
         answered = standins.shares(session)
-        assert answered.total() == 1600
+        assert answered.total() == 1000
         assert len(answered) == 96
 
 
@@ -255,19 +255,27 @@ class TestLifelikeNodes:
         assert f"and wrote nothing into {tmp_path}" in done.stdout + done.stderr
         assert "--shared-dir=DIR" in done.stdout + done.stderr
 
-    def test_a_cut_off_node_is_lost_and_its_server_ends(self) -> None:
-        """The folder is the nodes' only way to the run: it lives on where the network does not."""
-        one = cluster.scheduler()
-        handle = one.start(InstanceSpec("m/0", SERVER, shape=Shape(gpus_per_node=2)))
-        place = until_up(one, handle)
-        assert nonce_at(place.host, place.port) == place.nonce
-        cluster.node("cut-node", place.nodes[0])
+    def test_a_node_without_power_one_without_network_and_a_time_limit_are_told_so(self) -> None:
+        """Slurm looks for each twice a minute at most.  The folder lives on where the network does not."""
+        one, nodes = cluster.scheduler(), ("node1", "node2", "node3")
+        handles = [one.start(spec_on_a_node(n), exclude=[node for node in nodes if node != n]) for n in nodes]
+        places = [until_up(one, handle) for handle in handles]
+        assert [nonce_at(place.host, place.port) for place in places] == [place.nonce for place in places]
+        cluster.slurm("scontrol", "update", f"JobId={handles[2].id}", f"EndTime={time.strftime('%Y-%m-%dT%H:%M:%S')}")
+        cluster.node("kill-node", nodes[0])
+        cluster.node("cut-node", nodes[1])
         try:
             with pytest.raises(TimeoutError):
-                nonce_at(place.host, place.port)
-            assert until_gone(one, handle, 45).lost is Lost.NODE
-            assert processes.marked([place.nonce])
+                nonce_at(places[1].host, places[1].port)
+            dark, alone, late = (until_gone(one, handle, 60) for handle in handles)
+            assert (dark.lost, alone.lost, late.lost) == (Lost.NODE, Lost.NODE, Lost.TIME_LIMIT)
+            assert "NODE_FAIL" in dark.reason
+            assert processes.marked([places[1].nonce])
         finally:
-            cluster.node("cut-node", "--heal", place.nodes[0])
-        until(lambda: not processes.marked([place.nonce]), "the server's end", 20)
+            cluster.node("cut-node", "--heal", nodes[1])
+        until(lambda: not processes.marked([places[1].nonce]), "the lonely server's end", 20)
         one.close()
+
+
+def spec_on_a_node(name: str) -> InstanceSpec:
+    return InstanceSpec(f"m/{name}", SERVER, shape=Shape(gpus_per_node=2))
