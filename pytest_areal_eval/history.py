@@ -142,11 +142,16 @@ class History:
 
     def _checkpoints(self, fingerprints: Mapping[str, str]) -> list[tuple[str, str]]:
         models = self.info.get("models", {})
-        saved = {name: str(model["fingerprint"]["digest"]) for name, model in models.items()}
+        digests = {name: (model.get("fingerprint") or {}).get("digest") for name, model in models.items()}
+        saved = {name: str(digest) for name, digest in digests.items() if digest}
         if len(saved) == len(fingerprints) == 1:  # the same weights may have moved
             saved = dict.fromkeys(fingerprints, next(iter(saved.values())))
         found = []
+        settings = self.info.get("settings", {})
+        planned = {**settings.get("yaml", {}), **settings.get("ini", {}), **settings.get("given", {})}.get("model", [])
         for name, digest in fingerprints.items() if saved else ():
+            if name not in saved and name in planned:
+                continue  # of several, its turn had not come
             if name not in saved:
                 found.append(("checkpoint", f"--model={name}: the run evaluated {', '.join(saved)}"))
             elif saved[name] != digest:

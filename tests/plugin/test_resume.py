@@ -295,6 +295,36 @@ def test_another_checkpoint_under_the_same_path_is_refused(suite: Suite, engine_
     refused(made.runpytest_subprocess("--model=elsewhere", "--resume"), pytest.ExitCode.USAGE_ERROR, f"*{said}")
 
 
+IN_TURN = """
+import pathlib
+import pytest
+from pytest_areal_eval.controller import RolloutController
+from support.rule_engine import RuleEngine
+
+@pytest.fixture(scope="session")
+def controller(areal_model):
+    made = RolloutController(RuleEngine(lambda question, n: f"a{question[1:]}"))
+    made.initialize()
+    yield made
+    made.destroy()
+"""
+
+
+def test_a_run_killed_before_its_last_checkpoints_turn_goes_on(suite: Suite, killed: Callable[..., Path]) -> None:
+    """Only the checkpoints whose turn had come have fingerprints to agree with."""
+    made = suite(rows=4)
+    made.makeconftest(IN_TURN)
+    for name in ("step-1", "step-2"):
+        (made.path / name).mkdir()
+        (made.path / name / "config.json").write_text('{"model_type": "llama", "max_position_embeddings": 99999}')
+        (made.path / name / "model.safetensors").write_text(name)
+    run = killed(2, "--model=step-*")
+    assert list(json.loads((run / "run.json").read_text())["models"]) == ["step-1"]
+    assert made.runpytest("--model=step-*", "--resume").parseoutcomes() == {"passed": 8}
+    assert list(json.loads((run / "run.json").read_text())["models"]) == ["step-1", "step-2"]
+    assert len(ids(lines(run))) == 8
+
+
 def test_workers_do_not_resume(suite: Suite) -> None:
     """Two processes cannot write one journal's end; the message says how to go on."""
     made = suite(rows=4)
