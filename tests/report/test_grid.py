@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from support.runs import episode, write_run
 
 from pytest_areal_eval.cli import main
 from pytest_areal_eval.report.export.html.steps import models_html
+from pytest_areal_eval.report.export.inspect_log import write_inspect_logs
 from pytest_areal_eval.report.grid import grid_of
 from pytest_areal_eval.report.saved import SavedRun, read_run
 from pytest_areal_eval.report.table import grid_lines
@@ -75,3 +77,18 @@ def test_a_checkpoints_name_is_text_on_the_page(tmp_path: Path) -> None:
     html = models_html(run_of(tmp_path, **{"<script>step1": 4, 'step2">': 7}).rows)
     assert "<script>" not in html
     assert '">:' not in html
+
+
+def test_each_checkpoint_has_an_inspect_log_of_the_same_task(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", step_100=4, step_200=7)
+    headers = []
+    for path in write_inspect_logs(run, tmp_path / "logs"):
+        with zipfile.ZipFile(path) as archive:
+            headers.append(json.loads(archive.read("header.json"))["eval"])
+    assert len({header["task_id"] for header in headers}) == 4
+    assert [(header["task"], header["model"]) for header in headers] == [
+        ("gsm", "hf/step-100"),
+        ("gsm", "hf/step-200"),
+        ("math", "hf/step-100"),
+        ("math", "hf/step-200"),
+    ]

@@ -93,8 +93,9 @@ def _episodes(evaluation: SavedEvaluation) -> Iterator[tuple[str, Episode]]:
 
 def _log(run: SavedRun, evaluation: SavedEvaluation) -> _Log:
     created = _time(float(run.info.get("started_at", 0.0)))
-    model = _model(run)
-    task = evaluation.name.replace("_", "-").replace("/", "-") or "evaluation"
+    model = _model(run, evaluation)
+    name = evaluation.row.evaluation or "evaluation"
+    task = "".join(c if c.isalnum() or c == "." else "-" for c in name)  # it becomes a file's name
     sampling = evaluation.described.get("sampling", {})
     generate = {name: sampling[name] for name in ("temperature", "top_p", "seed") if sampling.get(name) is not None}
     if "max_new_tokens" in sampling:
@@ -104,7 +105,7 @@ def _log(run: SavedRun, evaluation: SavedEvaluation) -> _Log:
         "run_id": _short_id(run.name),
         "task_id": _short_id(run.name, evaluation.name),
         "created": created,
-        "task": evaluation.name or "evaluation",
+        "task": name,
         "task_version": 0,
         "task_file": evaluation.row.file,
         "dataset": {
@@ -128,7 +129,7 @@ def _log(run: SavedRun, evaluation: SavedEvaluation) -> _Log:
         "name": "plan",
         "steps": [{"solver": str(evaluation.described.get("workflow") or "workflow"), "params": {}}],
     }
-    return _Log(evaluation, model, task.replace(" ", "-"), created, spec, plan)
+    return _Log(evaluation, model, task, created, spec, plan)
 
 
 def _identity(run: SavedRun, evaluation: SavedEvaluation) -> dict[str, Any]:
@@ -137,13 +138,14 @@ def _identity(run: SavedRun, evaluation: SavedEvaluation) -> dict[str, Any]:
     return {"checkpoint_fingerprint": digests, "dataset_hash": content, "pass_mark": evaluation.row.pass_mark}
 
 
-def _model(run: SavedRun) -> str:
-    """``provider/name``, as Inspect writes models."""
+def _model(run: SavedRun, evaluation: SavedEvaluation) -> str:
+    """``provider/name``, as Inspect writes models; of several checkpoints the evaluation's own."""
+    models = [str(evaluation.described.get("model") or "")] if evaluation.row.model else run.models
     settings = run.info.get("settings", {})
     backend = str(
         {**settings.get("yaml", {}), **settings.get("ini", {}), **settings.get("given", {})}.get("backend", "hf")
     ).partition(":")[0]
-    return f"{backend}/{Path(run.models[0]).name}" if run.models else "none/none"
+    return f"{backend}/{Path(models[0]).name}" if models else "none/none"
 
 
 def _sample(log: _Log, item_id: str, e: Episode) -> dict[str, Any]:
