@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import zipfile
 from pathlib import Path
@@ -92,3 +93,12 @@ def test_each_checkpoint_has_an_inspect_log_of_the_same_task(tmp_path: Path) -> 
         ("math", "hf/step-100"),
         ("math", "hf/step-200"),
     ]
+
+
+def test_a_table_of_episodes_names_each_ones_checkpoint(tmp_path: Path) -> None:
+    run_of(tmp_path / "run", step_100=4, step_200=7)
+    assert main(["report", str(tmp_path / "run"), "--csv", str(tmp_path / "e.csv")]) == 0
+    with (tmp_path / "e.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0])[:3] == ["evaluation", "model", "item_id"]
+    assert {(row["evaluation"], row["model"]) for row in rows} >= {("gsm[step-200]", "run/step-200")}

@@ -55,11 +55,11 @@ def _results(run: SavedRun, shown: Sequence[SavedEvaluation]) -> dict[str, Any]:
         "n-shot": {e.name: 0 for e in shown},
         "higher_is_better": {e.name: {"reward": True} for e in shown},
         "n-samples": {e.name: {"original": e.row.n_total, "effective": len(e.row.results)} for e in shown},
-        "config": {"model": run.models[0] if run.models else "", "model_args": "", "limit": None},
+        "config": {"model": ", ".join(run.models), "model_args": "", "limit": None},
         "git_hash": git.get("commit"),
         "date": info.get("started_at"),
         "total_evaluation_time_seconds": str(info.get("wall_s", "")),
-        "model_name": run.models[0] if run.models else "",
+        "model_name": ", ".join(run.models),
         "areal_eval_run": run.name,
     }
 

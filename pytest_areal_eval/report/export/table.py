@@ -58,13 +58,14 @@ def write_parquet(run: SavedRun, path: Path) -> None:
 
 
 def rows(run: SavedRun) -> Iterator[dict[str, Any]]:
-    """A flat dict for each episode: its fields, ``metric.NAME`` and ``column.NAME``."""
+    """A flat dict for each episode: its checkpoint, its fields, ``metric.NAME`` and ``column.NAME``."""
     for evaluation in run.evaluations.values():
+        model = str(evaluation.described.get("model") or "") or ", ".join(run.models)
         for item_id, episodes in evaluation.episodes.items():
             columns = evaluation.items[item_id].columns if item_id in evaluation.items else {}
             labels = {f"column.{name}": value for name, value in columns.items()}
             for episode in episodes:
-                yield _row(episode) | labels
+                yield {"model": model} | _row(episode) | labels
 
 
 def _row(episode: Episode) -> dict[str, Any]:
@@ -73,7 +74,7 @@ def _row(episode: Episode) -> dict[str, Any]:
 
 
 def _names(run: SavedRun) -> list[str]:
-    return list(dict.fromkeys([*_FIELDS, *(name for row in rows(run) for name in row)]))
+    return list(dict.fromkeys(["evaluation", "model", *_FIELDS, *(name for row in rows(run) for name in row)]))
 
 
 def _cell(value: Any) -> Any:
