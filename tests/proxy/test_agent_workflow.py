@@ -104,8 +104,12 @@ def test_a_blocked_agent_with_a_process_of_its_own_is_ended_at_its_time_limit_al
         return "42"
 
     agent = AgentWorkflow(sdk_agents.Blocking, processes=1)
-    engine = LocalEngine(answer)
-    first, second = run(agent, "hang", "go on", engine=engine, timeout_s=4.0)
+    with RolloutController(LocalEngine(answer), settings=ControllerSettings(max_attempts=1)) as controller:
+        controller.initialize()
+        limits_s = {"hang": 3.0, "go on": 30.0}
+        for question, limit_s in limits_s.items():
+            controller.submit({"q": question, "answer": "42"}, agent, timeout_s=limit_s)
+        first, second = (rollout.episodes[0] for rollout in controller.wait(2, 60))
     assert (first.status, second.status) == (EpisodeStatus.TIMEOUT, EpisodeStatus.SCORED), second.error
 
 
