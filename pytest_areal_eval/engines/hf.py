@@ -7,15 +7,22 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import ModelRequest, ModelResponse
 from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Launch, TransientError, describe
 from pytest_areal_eval.engines.http import get_json, post_json
-from pytest_areal_eval.engines.wire import CHAT, GENERATE, abort_request, ask
+from pytest_areal_eval.engines.wire import CHAT, GENERATE, Form, abort_request, ask, chat_body
 
 if TYPE_CHECKING:
     import aiohttp
+
+
+def _chat_body(request: ModelRequest, info: EngineInfo) -> dict[str, Any]:
+    return chat_body(request, info) | {"model": None}  # it serves one, whose name changes when it loads another
+
+
+CHAT_WITH_THE_ONE = Form(CHAT.path, _chat_body, CHAT.parse)
 
 
 class HFEngine:
@@ -95,7 +102,7 @@ class HFEngine:
 
         Log-probabilities come back where ``request.metadata["logprobs"]`` is true.
         """
-        return await ask(self, request, endpoint, http, ids=GENERATE, chat=CHAT)
+        return await ask(self, request, endpoint, http, ids=GENERATE, chat=CHAT_WITH_THE_ONE)
 
     async def abort(self, request: ModelRequest, endpoint: Endpoint | None, http: aiohttp.ClientSession) -> None:
         """Free the request's row.  The server also frees it by itself when it sees the connection close."""
