@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_areal_eval.errors import UserError
+from pytest_areal_eval.groups import Group
 from pytest_areal_eval.report.scoreboard import Row, Scoreboard
 from pytest_areal_eval.report.text import printable
 from pytest_areal_eval.resolution import samples_of, sampling_of
 from pytest_areal_eval.run import DEFAULT_RESULTS_DIR, Run
-from pytest_areal_eval.session import EvaluationSession, Group
+from pytest_areal_eval.session import EvaluationSession
 from pytest_areal_eval.stats import Gate, parse_gate, split_gate_option
 
 if TYPE_CHECKING:

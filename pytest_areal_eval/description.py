@@ -13,8 +13,8 @@ from pytest_areal_eval.workflows.base import describe_workflow
 if TYPE_CHECKING:
     import pytest
 
+    from pytest_areal_eval.groups import Group
     from pytest_areal_eval.options import Settings
-    from pytest_areal_eval.session import Group
 
 
 def describe_session(config: pytest.Config, settings: Settings, started_at: float) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pytest_areal_eval.options import Settings
 
 if TYPE_CHECKING:
-    from pytest_areal_eval.session import Group
+    from pytest_areal_eval.groups import Group
 
 Purpose = Literal["resume", "rescore", "from-run"]
 
@@ -52,7 +52,7 @@ def identity_of(group: Group, settings: Settings) -> dict[str, Any]:
 
 def selected_indices(group: Group) -> list[int]:
     """The rows behind a group's selected tests."""
-    from pytest_areal_eval.session import membership
+    from pytest_areal_eval.groups import membership
 
     return [found[1].index for found in map(membership, group.items) if found is not None]
 

@@ -30,7 +30,8 @@ def expand(models: Sequence[str]) -> list[str]:
 def short_names(models: Sequence[str]) -> list[str]:
     """Short, distinct names of several checkpoints: the last part of each path, more of it where two agree."""
     parts = [[p for p in str(Path(m).absolute() if Path(m).exists() else m).split("/") if p] for m in models]
-    for depth in range(1, max(map(len, parts)) + 1):
+    names: list[str] = []
+    for depth in range(1, max(map(len, parts), default=0) + 1):
         names = ["-".join(part[-depth:]) for part in parts]
         if len(set(names)) == len(names):
             return names

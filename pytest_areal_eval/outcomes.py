@@ -14,9 +14,10 @@ import pytest
 
 from pytest_areal_eval.api import Episode, EpisodeStatus, Rollout
 from pytest_areal_eval.errors import ArealEvalError
+from pytest_areal_eval.groups import Group, membership
 from pytest_areal_eval.report.examples import example_of
 from pytest_areal_eval.report.text import printable
-from pytest_areal_eval.session import SESSION, EvaluationSession, Group, membership
+from pytest_areal_eval.session import SESSION, EvaluationSession
 from pytest_areal_eval.stats.results import EpisodeResult, ItemResult
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def annotate(item: pytest.Item, call_info: pytest.CallInfo[None], report: pytest
     rollout = item.stash[_PICKED]
     del item.stash[_PICKED]
     session = item.config.stash[SESSION]
-    session.forget(item)
+    session.inbox.forget(item)
     _expected_failure_is_the_gates(group, call_info, report)
     report.duration = rollout.duration_s
     report.start, report.stop = rollout.started_at, rollout.started_at + rollout.duration_s

@@ -14,7 +14,7 @@ from pytest_areal_eval.options import Settings
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_areal_eval.session import Group
+    from pytest_areal_eval.groups import Group
 
 
 TIMEOUT_GRACE_S = 1.0

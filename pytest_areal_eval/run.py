@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_areal_eval.errors import ConfigError, JournalError, UserError
-from pytest_areal_eval.session import EvaluationSession, membership
+from pytest_areal_eval.groups import membership
+from pytest_areal_eval.session import EvaluationSession
 
 if TYPE_CHECKING:
     from pytest_areal_eval.api import Episode

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_areal_eval.errors import ArealEvalError, UserError
+from pytest_areal_eval.groups import Group, iter_blocks, membership
 from pytest_areal_eval.parametrize import MODEL
-from pytest_areal_eval.session import EvaluationSession, Group, iter_blocks, membership
+from pytest_areal_eval.session import EvaluationSession
 
 if TYPE_CHECKING:
     from pytest_areal_eval.report.live import LiveLine
@@ -50,7 +51,7 @@ class CompletionOrder:
             after = blocks[number + 1][0] if number + 1 < len(blocks) else None
             found = membership(block[0])
             if found is not None and self._start(found[0], block[0]):
-                with self.evaluations.keeping_up():
+                with self.evaluations.inbox.keeping_up():
                     self._in_completion_order(found[0], block, after)
             else:
                 self._in_order(block, after)
@@ -104,7 +105,7 @@ class CompletionOrder:
         following = next(rest)
         while left:
             with self.live.running(group):
-                item = self.evaluations.next_completed(group, left.keys(), self.live.tick)
+                item = self.evaluations.inbox.next_completed(group, left.keys(), self.live.tick)
             del left[item]
             while following not in left and left:
                 following = next(rest)

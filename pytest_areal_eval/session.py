@@ -1,4 +1,4 @@
-"""The session's story: which items are selected, when they are handed to a controller, where their rollouts wait.
+"""The session's story: which items are selected, when they are handed to a controller, how their rollouts come back.
 
 Invariant: an item is submitted at most once until its rollout is picked up; a rollout that was picked up and is asked
 for again (a rerun) is made anew.  Everything public is called from pytest's main thread.
@@ -6,25 +6,19 @@ for again (a rerun) is made anew.  Everything public is called from pytest's mai
 
 from __future__ import annotations
 
-import gc
-import inspect
 import logging
-import queue
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_areal_eval.api import Episode, EpisodeStatus, GenerationHyperparameters, Rollout
+from pytest_areal_eval.api import Episode, EpisodeStatus, Rollout
 from pytest_areal_eval.errors import ArealEvalError, ConfigError, UserError
-from pytest_areal_eval.models import short_names
+from pytest_areal_eval.groups import Group, Grouping, group_of, membership, param_of
+from pytest_areal_eval.inbox import TICK_S, Inbox
 from pytest_areal_eval.options import Settings
-from pytest_areal_eval.parametrize import ITEM, MODEL, ItemParam, Plan, Planner
+from pytest_areal_eval.parametrize import Planner
 from pytest_areal_eval.resolution import (
     build_workflow,
     check_room,
@@ -39,82 +33,8 @@ if TYPE_CHECKING:
     from pytest_areal_eval.history import History
     from pytest_areal_eval.journal import Answer
 
-OWN_ARGUMENTS = {ITEM, MODEL, "engine", "rollout", "controller", "scheduler", "request", "self"}
-TICK_S = 0.2
-MOST_UNREPORTED = 256
-"""Finished items that may wait for their report: 0.2 s of reporting, so that the end is near when the last one is done,
-and no more of their completions in memory."""
 
-
-@dataclass(eq=False)
-class Group:
-    """One evaluation, for one set of parameters and one model: a row of the table, and what gates are decided on.
-
-    Attributes:
-        key: node id of its tests without the item.
-        name: for tables and the journal: the function's name with the parameters and the model.
-        evaluation: the same without the model.
-        plan: the marked function with its data.
-        params: values of the other ``parametrize`` arguments.
-        model: the checkpoint, where there are several.
-        model_name: its short name.
-        items: the selected tests, in collection order.
-        started: whether its items were handed to a controller.
-        controller: that one.
-        workflow: what its episodes run, once started.
-        sampling: how they sample.
-        template: their chat template arguments.
-        ready: tests whose rollouts are done and not yet reported, in the order of completion.
-        xfail_reason: why its gates are expected to fail, if they are.
-    """
-
-    key: str
-    name: str
-    evaluation: str
-    plan: Plan
-    params: Mapping[str, Any]
-    model: str | None
-    model_name: str = ""
-    items: list[pytest.Function] = field(default_factory=list)
-    started: bool = False
-    controller: RolloutController | None = None
-    workflow: Any = None
-    sampling: GenerationHyperparameters | None = None
-    template: Mapping[str, Any] = field(default_factory=dict)
-    ready: deque[pytest.Item] = field(default_factory=deque)
-    xfail_reason: str | None = None
-
-    @property
-    def extra_arguments(self) -> list[str]:
-        """Arguments of an async test that are the user's own fixtures; their values are shared by all episodes."""
-        if not self.plan.is_async:
-            return []
-        names = inspect.signature(self.plan.function).parameters
-        return [name for name in names if name not in OWN_ARGUMENTS and name not in self.params]
-
-    @property
-    def may_be_skipped(self) -> bool:
-        """Whether a skip mark stands on its tests; then nothing is submitted before its own setup ran."""
-        first = self.items[0]
-        return any(first.get_closest_marker(name) for name in ("skip", "skipif"))
-
-
-@dataclass(slots=True)
-class _Ticket:
-    """A submitted item: its controller, its task there, and its rollout once that is done."""
-
-    controller: RolloutController
-    task_id: int
-    rollout: Rollout | None = None
-
-
-_MEMBERSHIP = pytest.StashKey[tuple[Group, ItemParam]]()
 SESSION = pytest.StashKey["EvaluationSession"]()
-
-
-def membership(item: pytest.Item) -> tuple[Group, ItemParam] | None:
-    """The group and the parameter of an evaluation's test; None for any other test."""
-    return item.stash.get(_MEMBERSHIP, None)
 
 
 class EvaluationSession:
@@ -137,42 +57,15 @@ class EvaluationSession:
         self.engine_error: ArealEvalError | None = None
         self.notes: list[str] = []
         self.fixture_scopes: dict[str, str] = {}
-        self._tickets: dict[pytest.Item, _Ticket] = {}
-        self._done: queue.SimpleQueue[tuple[pytest.Item, Rollout]] = queue.SimpleQueue()
+        self.inbox = Inbox()
         self._starting: dict[RolloutController, _Starting] = {}
-        self._keeping_up = False
-        self._paused: RolloutController | None = None
 
     # -- which items ------------------------------------------------------------------------------------------------
 
     def adopt(self, items: Sequence[pytest.Item]) -> None:
         """Learn the selected tests, in their order."""
         self.groups.clear()
-        for item in items:
-            callspec = getattr(item, "callspec", None)
-            param = callspec.params.get(ITEM) if callspec else None
-            if isinstance(item, pytest.Function) and isinstance(param, ItemParam):
-                group = self._group_of(item, param)
-                group.items.append(item)
-                item.stash[_MEMBERSHIP] = (group, param)
-
-    def _group_of(self, item: pytest.Function, param: ItemParam) -> Group:
-        before = item.callspec.id[: -len(param.id)].rstrip("-")
-        function = item.nodeid.removesuffix(item.name) + item.originalname
-        key = f"{function}{_bracketed(before)}"
-        if key not in self.groups:
-            params = {name: value for name, value in item.callspec.params.items() if name not in (ITEM, MODEL)}
-            model = str(item.callspec.params[MODEL]) if MODEL in item.callspec.params else None
-            short = self._short_names[model] if model is not None else ""
-            title = self.planner.title(function)
-            evaluation = title + _bracketed(before.removesuffix(short).rstrip("-"))
-            self.groups[key] = Group(key, f"{title}{_bracketed(before)}", evaluation, param.plan, params, model, short)
-        return self.groups[key]
-
-    @cached_property
-    def _short_names(self) -> Mapping[str, str]:
-        models = self.settings.get("model", [])
-        return dict(zip(models, short_names(models), strict=True))
+        self.groups.update(Grouping(self.planner, self.settings.get("model", [])).of(items))
 
     # -- handing them to a controller -------------------------------------------------------------------------------
 
@@ -227,7 +120,7 @@ class EvaluationSession:
         """Whether any episode of a group has to run: an earlier run may have finished them all."""
         if self.history is None:
             return True
-        n_samples, ids = samples_of(group, self.settings), (item.stash[_MEMBERSHIP][1].id for item in group.items)
+        n_samples, ids = samples_of(group, self.settings), (param_of(item).id for item in group.items)
         return any(self.history.owes(group.name, item_id, n_samples) for item_id in ids)
 
     def needs_engine(self, model: str | None = None) -> bool:
@@ -244,7 +137,7 @@ class EvaluationSession:
     def look_ahead(self, item: pytest.Item) -> None:
         """Hand over a test of a started group that turns out to run in this process too."""
         found = membership(item)
-        if found is not None and found[0].controller is not None and item not in self._tickets:
+        if found is not None and found[0].controller is not None and item not in self.inbox:
             self._submit(item, found[0].controller)
 
     def _submit_group(self, group: Group, controller: RolloutController, arguments: Mapping[str, Any]) -> None:
@@ -255,11 +148,11 @@ class EvaluationSession:
         check_room(group, self.settings, group.sampling, controller.engine.info.context_length)
         group.started, group.controller = True, controller
         for item in group.items:
-            if item not in self._tickets and self.runs_here(item):
+            if item not in self.inbox and self.runs_here(item):
                 self._submit(item, controller)
 
     def _submit(self, item: pytest.Item, controller: RolloutController) -> None:
-        group, param = item.stash[_MEMBERSHIP]
+        group, param = group_of(item), param_of(item)
         spec, settings = group.plan.spec, self.settings
         n_samples = samples_of(group, settings)
         earlier = self.history.of(group.name, param.id, n_samples) if self.history is not None else None
@@ -278,7 +171,7 @@ class EvaluationSession:
             finished=earlier.finished if earlier is not None else None,
             answers=earlier.answers if earlier is not None else None,
         )
-        self._tickets[item] = _Ticket(controller, task_id)
+        self.inbox.expect(item, controller, task_id)
 
     def _recalled(
         self, item: pytest.Item, controller: RolloutController, finished: Mapping[int, Episode], n_samples: int
@@ -290,10 +183,7 @@ class EvaluationSession:
             self.on_recalled(episode)
         if len(finished) < n_samples:
             return False
-        group, param = item.stash[_MEMBERSHIP]
-        rollout = rollout_of(dict(param.record), list(finished.values()))
-        self._tickets[item] = _Ticket(controller, rollout.task_id, rollout)
-        group.ready.append(item)
+        self.inbox.keep(item, controller, rollout_of(dict(param_of(item).record), list(finished.values())))
         return True
 
     def _check_scopes(self, group: Group) -> None:
@@ -310,7 +200,7 @@ class EvaluationSession:
         if register is None:
             return
         n_samples = samples_of(group, self.settings)
-        params = [item.stash[_MEMBERSHIP][1] for item in group.items]
+        params = [param_of(item) for item in group.items]
         found = [register(group.name, p.id, p.index, p.record.get("id")) for p in params]
         surplus = sum(max(count - n_samples, 0) for count in found)
         if surplus:
@@ -329,38 +219,15 @@ class EvaluationSession:
 
     # -- picking their rollouts up ----------------------------------------------------------------------------------
 
-    def next_completed(self, group: Group, among: Set[pytest.Item], tick: Callable[[], None]) -> pytest.Item:
-        """Wait for any of a group's items to be done and return it; ``tick`` is called a few times a second."""
-        while True:
-            while group.ready:
-                item = group.ready.popleft()
-                if item in among:
-                    return item
-            self._pump(tick)
-
     def rollout(self, item: pytest.Item, controller: RolloutController, tick: Callable[[], None]) -> Rollout:
         """The item's rollout; waits for it, and asks for a new one if it was picked up before."""
-        ticket = self._tickets.get(item)
+        ticket = self.inbox.of(item)
         if ticket is not None and ticket.controller is not controller:
-            ticket.controller.cancel([ticket.task_id])
+            self.inbox.cancel([item])
             ticket = None
         if ticket is None:
             self._submit(item, controller)
-            ticket = self._tickets[item]
-        while ticket.rollout is None:
-            self._pump(tick)
-        return ticket.rollout
-
-    def forget(self, item: pytest.Item) -> None:
-        """The item's rollout was reported."""
-        self._tickets.pop(item, None)
-
-    def cancel(self, items: Sequence[pytest.Item]) -> None:
-        """Give up what was submitted for these items and not picked up."""
-        for item in items:
-            ticket = self._tickets.pop(item, None)
-            if ticket is not None and ticket.rollout is None:
-                ticket.controller.cancel([ticket.task_id])
+        return self.inbox.rollout(item, tick)
 
     def engine_failure(self) -> ArealEvalError | None:
         """Why there is no engine any more, if there is none."""
@@ -369,59 +236,16 @@ class EvaluationSession:
 
     def was_lost(self, item: pytest.Item) -> bool:
         """Whether the item's rollout ended only because the run was stopped: there is no engine, or no journal."""
-        ticket = self._tickets.get(item)
+        ticket = self.inbox.of(item)
         if ticket is None or ticket.rollout is None or self.engine_failure() is None:
             return False
         ends = (EpisodeStatus.ENGINE_LOST, EpisodeStatus.CANCELLED)
         return any(e.status in ends for e in ticket.rollout.episodes)
 
-    @contextmanager
-    def keeping_up(self) -> Iterator[None]:
-        """Start no further episodes inside while reports lag behind; reporting then takes the time, not the engine.
-
-        What is there (the tests, torch's modules, the reports) stays to the end, so the garbage collector need not look
-        at it: 0.1 s for each full collection at 10,000 tests, of which pytest makes five when it ends.  What an earlier
-        session of this process left is given back first.
-        """
-        self._keeping_up = True
-        gc.unfreeze()
-        gc.freeze()
-        try:
-            yield
-        finally:
-            gc.freeze()
-            self._keeping_up = False
-            self._resume()
-
     def _deliver(self, item: pytest.Item, rollout: Rollout, controller: RolloutController) -> None:
-        """Hand a finished item over to the main thread; called in the controller's."""
+        """Called in the controller's thread."""
         self.on_rollout(rollout)
-        self._done.put((item, rollout))
-        if self._keeping_up and self._paused is None and self._done.qsize() > MOST_UNREPORTED:
-            controller.pause()
-            self._paused = controller  # only now, so that whoever sees it resumes what is paused already
-
-    def _resume(self) -> None:
-        if self._paused is not None:
-            self._paused.resume()
-            self._paused = None
-
-    def _pump(self, tick: Callable[[], None]) -> None:
-        if self._done.qsize() <= MOST_UNREPORTED // 2:
-            self._resume()
-        try:
-            item, rollout = self._done.get(timeout=TICK_S)
-        except queue.Empty:
-            tick()
-            return
-        ticket = self._tickets.get(item)
-        if ticket is not None and ticket.task_id == rollout.task_id:
-            ticket.rollout = rollout
-            item.stash[_MEMBERSHIP][0].ready.append(item)
-
-
-def _bracketed(text: str) -> str:
-    return f"[{text}]" if text else ""
+        self.inbox.deliver(item, rollout, controller)
 
 
 class _Starting:
@@ -455,18 +279,3 @@ def _spare_log_capture() -> None:
     for name, logger in logging.root.manager.loggerDict.items():
         if isinstance(logger, logging.Logger) and name.partition(".")[0] == "torch":
             logger.propagate = True
-
-
-def iter_blocks(items: Sequence[pytest.Item]) -> Iterator[list[pytest.Item]]:
-    """Cut the session's tests into blocks: all neighbours of one group together, any other test alone."""
-    block: list[pytest.Item] = []
-    for item in items:
-        found = membership(item)
-        if block and found is not None and (mine := membership(block[0])) is not None and mine[0] is found[0]:
-            block.append(item)
-            continue
-        if block:
-            yield block
-        block = [item]
-    if block:
-        yield block

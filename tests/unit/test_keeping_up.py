@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_areal_eval.options import Settings
-from pytest_areal_eval.session import MOST_UNREPORTED, EvaluationSession
+from pytest_areal_eval.inbox import MOST_UNREPORTED, Inbox
 
 
 class Controller:
@@ -23,49 +22,49 @@ class Controller:
 
 
 @pytest.fixture
-def session(pytestconfig: pytest.Config) -> EvaluationSession:
-    return EvaluationSession(pytestconfig, Settings({}, {}))
+def inbox() -> Inbox:
+    return Inbox()
 
 
-def finish(session: EvaluationSession, controller: Any, count: int) -> None:
-    """Finish so many items that the session has forgotten, so that only their number matters."""
+def finish(inbox: Inbox, controller: Any, count: int) -> None:
+    """Finish so many items that nobody waits for, so that only their number matters."""
     item: Any = object()
     for _ in range(count):
-        session._deliver(item, None, controller)  # type: ignore[arg-type]
+        inbox.deliver(item, None, controller)  # type: ignore[arg-type]
 
 
-def report(session: EvaluationSession, count: int) -> None:
+def report(inbox: Inbox, count: int) -> None:
     for _ in range(count):
-        session._pump(lambda: None)
+        inbox.pump(lambda: None)
 
 
-def test_the_engine_waits_while_reports_lag_behind(session: EvaluationSession) -> None:
+def test_the_engine_waits_while_reports_lag_behind(inbox: Inbox) -> None:
     controller = Controller()
-    with session.keeping_up():
-        finish(session, controller, MOST_UNREPORTED)
+    with inbox.keeping_up():
+        finish(inbox, controller, MOST_UNREPORTED)
         assert not controller.paused
-        finish(session, controller, 1)
+        finish(inbox, controller, 1)
         assert controller.paused
 
 
-def test_the_engine_goes_on_once_half_of_them_are_reported(session: EvaluationSession) -> None:
+def test_the_engine_goes_on_once_half_of_them_are_reported(inbox: Inbox) -> None:
     controller = Controller()
-    with session.keeping_up():
-        finish(session, controller, MOST_UNREPORTED + 1)
-        report(session, MOST_UNREPORTED // 2)
+    with inbox.keeping_up():
+        finish(inbox, controller, MOST_UNREPORTED + 1)
+        report(inbox, MOST_UNREPORTED // 2)
         assert controller.paused
-        report(session, 2)
+        report(inbox, 2)
         assert not controller.paused
 
 
-def test_the_engine_goes_on_when_the_block_of_reports_ends(session: EvaluationSession) -> None:
+def test_the_engine_goes_on_when_the_block_of_reports_ends(inbox: Inbox) -> None:
     controller = Controller()
-    with session.keeping_up():
-        finish(session, controller, MOST_UNREPORTED + 1)
+    with inbox.keeping_up():
+        finish(inbox, controller, MOST_UNREPORTED + 1)
     assert not controller.paused
 
 
-def test_the_engine_never_waits_for_tests_that_report_nothing(session: EvaluationSession) -> None:
+def test_the_engine_never_waits_for_tests_that_report_nothing(inbox: Inbox) -> None:
     controller = Controller()
-    finish(session, controller, 10 * MOST_UNREPORTED)
+    finish(inbox, controller, 10 * MOST_UNREPORTED)
     assert not controller.paused
