@@ -16,6 +16,8 @@ _STEPS = tuple(
 )
 """What a step follows, the surest first: AReaL's folders are named ``epoch0epochstep9globalstep9``."""
 _DIGITS = re.compile(r"(\d+)")
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9._+=-]")
+"""What pytest would escape in a test's id, or what means something there."""
 
 
 def expand(models: Sequence[str]) -> list[str]:
@@ -32,7 +34,7 @@ def short_names(models: Sequence[str]) -> list[str]:
     parts = [[p for p in str(Path(m).absolute() if Path(m).exists() else m).split("/") if p] for m in models]
     names: list[str] = []
     for depth in range(1, max(map(len, parts), default=0) + 1):
-        names = ["-".join(part[-depth:]) for part in parts]
+        names = [_NOT_PLAIN.sub("-", "-".join(part[-depth:])) for part in parts]
         if len(set(names)) == len(names):
             return names
     return [f"{number}-{name}" for number, name in enumerate(names)]  # paths that the settings let pass are distinct

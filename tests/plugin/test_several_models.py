@@ -57,6 +57,8 @@ def test_a_folder_whose_name_is_a_pattern_is_itself(tmp_path: Path) -> None:
 def test_short_names_are_as_short_as_they_can_be_and_distinct() -> None:
     assert short_names(["a/step-1", "a/step-2"]) == ["step-1", "step-2"]
     assert short_names(["a/step-1", "b/step-1"]) == ["a-step-1", "b-step-1"]
+    assert short_names(["a/größe[1]", "a/größe[2]"]) == ["gr--e-1-", "gr--e-2-"]  # they are a part of tests' ids
+    assert short_names(["ä", "ö"]) == ["0--", "1--"]
 
 
 def test_a_pattern_that_matches_nothing_is_a_usage_error(suite: Suite) -> None:
