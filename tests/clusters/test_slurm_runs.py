@@ -26,7 +26,7 @@ from pytest_areal_eval.controller import ControllerSettings, Event, RolloutContr
 from pytest_areal_eval.engines.base import Gang, Launch
 from pytest_areal_eval.errors import CannotFit
 from pytest_areal_eval.schedulers import processes
-from pytest_areal_eval.schedulers.base import Address, InstanceSpec, Lost, Shape
+from pytest_areal_eval.schedulers.base import Address, Handle, InstanceSpec, Lost, Shape
 from pytest_areal_eval.schedulers.slurm import SlurmScheduler
 
 pytestmark = pytest.mark.timeout(120)
@@ -256,14 +256,13 @@ class TestLifelikeNodes:
         assert "--shared-dir=DIR" in done.stdout + done.stderr
 
     def test_a_node_without_power_one_without_network_and_a_time_limit_are_told_so(self) -> None:
-        """Slurm looks for each twice a minute at most.  The folder lives on where the network does not."""
-        one, nodes = cluster.scheduler(), ("node1", "node2", "node3")
-        handles = [one.start(spec_on_a_node(n), exclude=[node for node in nodes if node != n]) for n in nodes]
-        places = [until_up(one, handle) for handle in handles]
+        """C94: and the server that nobody can reach any more ends by its lease, which it reads in the folder."""
+        one = cluster.scheduler(cluster.LEASE_S)
+        handles, places = zip(*(on_node(one, name) for name in NODES), strict=True)
         assert [nonce_at(place.host, place.port) for place in places] == [place.nonce for place in places]
         cluster.slurm("scontrol", "update", f"JobId={handles[2].id}", f"EndTime={time.strftime('%Y-%m-%dT%H:%M:%S')}")
-        cluster.node("kill-node", nodes[0])
-        cluster.node("cut-node", nodes[1])
+        cluster.node("kill-node", NODES[0])
+        cluster.node("cut-node", NODES[1])
         try:
             with pytest.raises(TimeoutError):
                 nonce_at(places[1].host, places[1].port)
@@ -271,11 +270,18 @@ class TestLifelikeNodes:
             assert (dark.lost, alone.lost, late.lost) == (Lost.NODE, Lost.NODE, Lost.TIME_LIMIT)
             assert "NODE_FAIL" in dark.reason
             assert processes.marked([places[1].nonce])
+            one.close()
+            until(lambda: not processes.marked([places[1].nonce]), "the lonely server's end", cluster.LEASE_S + 3)
         finally:
-            cluster.node("cut-node", "--heal", nodes[1])
-        until(lambda: not processes.marked([places[1].nonce]), "the lonely server's end", 20)
-        one.close()
+            one.close()
+            cluster.node("cut-node", "--heal", NODES[1])
 
 
-def spec_on_a_node(name: str) -> InstanceSpec:
-    return InstanceSpec(f"m/{name}", SERVER, shape=Shape(gpus_per_node=2))
+NODES = ("node1", "node2", "node3")
+
+
+def on_node(scheduler: SlurmScheduler, name: str) -> tuple[Handle, Address]:
+    """A server that has all GPUs of a node."""
+    spec = InstanceSpec(f"m/{name}", SERVER, shape=Shape(gpus_per_node=2))
+    handle = scheduler.start(spec, exclude=[node for node in NODES if node != name])
+    return handle, until_up(scheduler, handle)
