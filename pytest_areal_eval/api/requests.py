@@ -10,7 +10,7 @@ import dataclasses
 import logging
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -58,12 +58,27 @@ class GenerationHyperparameters:
 
     def new_with_stop_and_pad_token_ids(self, tokenizer: Any) -> GenerationHyperparameters:
         """A copy whose ``stop_token_ids`` also hold the tokenizer's pad and eos ids."""
-        extra = [tokenizer.pad_token_id, tokenizer.eos_token_id]
-        ids = self.stop_token_ids + [i for i in extra if i is not None and i not in self.stop_token_ids]
-        return self.new(stop_token_ids=list(dict.fromkeys(ids)))
+        ids = [tokenizer.pad_token_id, tokenizer.eos_token_id]
+        return self.new_with_stop_token_ids([token for token in ids if token is not None])
+
+    def new_with_stop_token_ids(self, token_ids: Iterable[int]) -> GenerationHyperparameters:
+        """A copy whose ``stop_token_ids`` also hold these."""
+        return self.new(stop_token_ids=list(dict.fromkeys([*self.stop_token_ids, *token_ids])))
+
+    def to_openai_completions_args_dict(self, exclude_args: Collection[str] | None = None) -> dict[str, Any]:
+        """:meth:`to_openai_args_dict` for chat."""
+        return self.to_openai_args_dict(exclude_args)
+
+    def to_openai_responses_args_dict(self, exclude_args: Collection[str] | None = None) -> dict[str, Any]:
+        """:meth:`to_openai_args_dict` for Responses."""
+        return self.to_openai_args_dict(exclude_args, "responses")
+
+    def to_openai_agents_model_settings_dict(self, exclude_args: Collection[str] | None = None) -> dict[str, Any]:
+        """:meth:`to_openai_args_dict` for the Agents SDK's ``ModelSettings``."""
+        return self.to_openai_args_dict(exclude_args, "openai-agents")
 
     def to_openai_args_dict(
-        self, exclude_args: Collection[str] = (), api_format: str = "completions"
+        self, exclude_args: Collection[str] | None = None, api_format: str = "completions"
     ) -> dict[str, Any]:
         """The arguments of an OpenAI client's call, as AReaL's agents make it.
 
@@ -71,7 +86,7 @@ class GenerationHyperparameters:
         than AReaL's, a greedy configuration gives temperature 0, and a seed is passed on where the API takes one.
 
         Args:
-            exclude_args: further fields to leave out, silently.
+            exclude_args: further fields to leave out, silently; None for none.
             api_format: ``completions`` (chat), ``responses`` or ``openai-agents``.
 
         Raises:
@@ -85,7 +100,7 @@ class GenerationHyperparameters:
         found: dict[str, Any] = {}
         for entry in dataclasses.fields(self):
             value = getattr(self, entry.name)
-            if entry.name in exclude_args:
+            if entry.name in (exclude_args or ()):
                 continue
             if entry.name in kept:
                 found[names.get(entry.name, entry.name)] = value

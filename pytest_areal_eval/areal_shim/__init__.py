@@ -14,6 +14,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from pytest_areal_eval.areal_shim import training
 from pytest_areal_eval.areal_shim.surface import SURFACE
 
 __all__ = ["install", "is_installed", "uninstall"]
@@ -44,14 +45,17 @@ def is_installed() -> bool:
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Finds the modules of :data:`SURFACE`, all as packages: so a name that one lacks is asked for here as well."""
+    """Finds the modules of :data:`SURFACE` and those for training.
+
+    All are packages: so a name that one lacks is asked for here as well.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname.partition(".")[0] != "areal" or ("areal" in sys.modules and not _is_ours("areal")):
             return None
-        if fullname in SURFACE:
+        if fullname in SURFACE or training.is_module(fullname):
             return ModuleSpec(fullname, self, is_package=True)
         # Not the name that was asked for: an error that bears it would be replaced by a shorter one.
         raise ModuleNotFoundError(_missing(fullname), name="areal")
@@ -64,17 +68,19 @@ class _Finder(MetaPathFinder, Loader):
 
 
 class _Module(ModuleType):
-    """A module whose names live elsewhere."""
+    """A module whose names live elsewhere, or are only for training."""
 
     def __getattr__(self, name: str) -> Any:
-        home = SURFACE[self.__name__].get(name)
+        home = SURFACE.get(self.__name__, {}).get(name)
+        if home is None and training.is_name(self.__name__, name):
+            return training.stand_in(self.__name__, name)
         if home is None:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         module, _, attribute = home.partition(":")
         return getattr(importlib.import_module(module), attribute)
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *SURFACE[self.__name__]]
+        return [*super().__dir__(), *SURFACE.get(self.__name__, ())]
 
 
 def _is_ours(name: str) -> bool:

@@ -54,3 +54,8 @@ def apply_chat_template(tokenizer: Any, messages: Any, tokenize: bool = True, **
     more = {"return_dict": False} if tokenize else {}
     found = tokenizer.apply_chat_template(messages, tokenize=tokenize, **more, **kwargs)
     return list(found) if tokenize else found
+
+
+def tokenizer_stop_token_ids(tokenizer: Any) -> list[int]:
+    """The ids that end an answer: the tokenizer's eos and pad."""
+    return [token for token in (tokenizer.eos_token_id, tokenizer.pad_token_id) if token is not None]

@@ -22,6 +22,8 @@ _ALLOCATION = _names(
     "allocation",
     "AllocationValidationError InvalidAllocationModeError ModelAllocation ParallelStrategy SchedulingStrategy",
 )
+_MODES = dict.fromkeys(("AllocationMode", "_AllocationMode"), f"{_OURS}.allocation:AllocationMode")
+_DATACLASSES = {name: f"dataclasses:{name}" for name in ("dataclass", "field")}
 _CONTEXT = _names("workflows.context", "WorkflowContext get set stat_scope get_aiohttp_session get_httpx_client")
 _STATS = _names(
     "stats.stats_tracker",
@@ -43,21 +45,26 @@ _WORKFLOWS = {
 SURFACE: Mapping[str, Mapping[str, str]] = {
     "areal": {},
     "areal.api": {**_REQUESTS, **_ENGINE, **_WORKFLOW, **_REWARD, **_ALLOCATION},
-    "areal.api.alloc_mode": _ALLOCATION,
+    "areal.api.alloc_mode": _ALLOCATION | _MODES,
     "areal.api.cli_args": {
         **_names("api", "GenerationHyperparameters"),
         **_names("schedulers.areal", "SchedulingSpec"),
+        **_names("allocation", "SchedulingStrategy"),
+        **_DATACLASSES,
     },
     "areal.api.engine_api": _ENGINE,
     "areal.api.io_struct": _REQUESTS,
     "areal.api.reward_api": _REWARD,
     "areal.api.workflow_api": _WORKFLOW,
+    "areal.core": {},
+    "areal.core.workflow_context": _CONTEXT,
     "areal.dataset": _names("areal_shim.dataset", "get_custom_dataset"),
     "areal.experimental": {},
     "areal.experimental.openai": _OPENAI,
     "areal.experimental.openai.client": _names("areal_shim.openai", "ArealOpenAI"),
     "areal.experimental.openai.types": _names("areal_shim.openai", "InteractionWithTokenLogpReward"),
     "areal.infra": {},
+    "areal.infra.openai": _OPENAI,
     "areal.infra.workflow_context": _CONTEXT,
     "areal.workflow_context": _CONTEXT,
     "areal.reward": _names("areal_shim.rewards", "MathVerifyWorker get_math_verify_worker"),
@@ -68,7 +75,8 @@ SURFACE: Mapping[str, Mapping[str, str]] = {
     "areal.utils.data": _names("areal_shim.data", "concat_padded_tensors"),
     "areal.utils.dynamic_import": _names("rewards.importing", "import_from_string"),
     "areal.utils.hf_utils": _names(
-        "areal_shim.hf_utils", "apply_chat_template load_hf_tokenizer load_hf_processor_and_tokenizer"
+        "areal_shim.hf_utils",
+        "apply_chat_template load_hf_tokenizer load_hf_processor_and_tokenizer tokenizer_stop_token_ids",
     ),
     "areal.utils.image": _names("areal_shim.data", "image2base64"),
     "areal.utils.logging": _names("areal_shim.logging", "getLogger"),

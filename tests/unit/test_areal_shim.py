@@ -75,18 +75,51 @@ def test_the_import_lines_of_areals_own_files_work(shim: None, statement: str) -
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
-        ("from areal.api import FinetuneSpec", r"cannot import 'FinetuneSpec' from 'areal.api'.*\n.*ModelRequest"),
-        ("from areal.api.cli_args import GRPOConfig", r"no areal.api.cli_args.GRPOConfig\n.*GenerationHyperparameters"),
-        (
-            "import areal.engine.fsdp_engine",
-            r"cannot import 'engine' from 'areal'.*\nareal has: api, dataset",
-        ),
+        ("from areal.api import ModelReqest", r"cannot import 'ModelReqest' from 'areal.api'.*\n.*ModelRequest"),
+        ("from areal.api.cli_args import GrpoConfig", r"no areal.api.cli_args.GrpoConfig\n.*GenerationHyperparameters"),
+        ("import areal.models.qwen", r"cannot import 'models' from 'areal'.*\nareal has: api, core, dataset"),
         ("import areal.api.sandbox_api", r"no areal.api.sandbox_api\n.*workflow_api.*install AReaL"),
     ],
 )
 def test_a_name_that_is_not_here_is_an_import_error_that_says_what_is(shim: None, statement: str, said: str) -> None:
     with pytest.raises(ModuleNotFoundError, match=said):
         imported(statement)
+
+
+TRAINING_SCRIPT = """
+from areal import PPOTrainer, workflow_context
+from areal.api import FinetuneSpec, ModelRequest
+from areal.api.cli_args import GenerationHyperparameters, GRPOConfig, dataclass, field, load_expr_config
+from areal.engine.sglang_remote import RemoteSGLangEngine
+from areal.utils import seeding, stats_tracker
+
+@dataclass
+class TheirConfig(GRPOConfig):
+    turns: int = field(default=2)
+
+def main(args):
+    seeding.set_random_seed(1, key="train")
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        ("PPOTrainer(None)", "areal.PPOTrainer"),
+        ("TheirConfig(turns=3)", "areal.api.cli_args.GRPOConfig"),
+        ("load_expr_config([], TheirConfig)", "areal.api.cli_args.load_expr_config"),
+        ("RemoteSGLangEngine()", "areal.engine.sglang_remote.RemoteSGLangEngine"),
+        ("main([])", "areal.utils.seeding.set_random_seed"),
+    ],
+)
+def test_a_file_that_trains_as_well_is_imported_and_what_trains_is_refused_when_called(
+    shim: None, call: str, name: str
+) -> None:
+    found = imported(TRAINING_SCRIPT)
+    assert found["ModelRequest"] is ModelRequest
+    assert issubclass(found["TheirConfig"], imported("from areal.api.cli_args import GRPOConfig")["GRPOConfig"])
+    with pytest.raises(ImportError, match=rf"^{name} is for training, and AReaL is not installed.*\n.*--config"):
+        eval(call, found)
 
 
 def test_a_module_has_no_attributes_but_its_names(shim: None) -> None:
@@ -209,6 +242,13 @@ def test_stop_and_pad_ids_are_appended_where_they_are_missing(before: list[int],
     assert settings.stop_token_ids == before
 
 
+def test_newer_areals_stop_ids_are_those_of_a_tokenizer(shim: None) -> None:
+    stops = imported("from areal.utils.hf_utils import tokenizer_stop_token_ids as stops")["stops"]
+    settings = GenerationHyperparameters(stop_token_ids=[5, 2])
+    assert settings.new_with_stop_token_ids(stops(Tokenizer())).stop_token_ids == [5, 2, 7]
+    assert stops(SimpleNamespace(eos_token_id=2, pad_token_id=None)) == [2]
+
+
 def test_new_copies_and_refuses_what_there_is_not() -> None:
     settings = GenerationHyperparameters(stop=["a"], n_samples=4)
     copy = settings.new(n_samples=1)
@@ -231,6 +271,8 @@ def test_settings_as_an_openai_clients_arguments(
     settings = GenerationHyperparameters(n_samples=4, max_new_tokens=10, temperature=0.5, stop=["x"], top_k=5)
     expected = {"n": 4, length: 10, "top_p": 1.0, "temperature": 0.5, "stop": ["x"], "frequency_penalty": 0.0}
     assert settings.to_openai_args_dict(api_format=api_format) == expected
+    method = {"openai-agents": "agents_model_settings"}.get(api_format, f"{api_format}_args")
+    assert getattr(settings, f"to_openai_{method}_dict")(exclude_args=["top_k"]) == expected
     assert caplog.messages == ["Unsupported arg for openai format: `top_k` with value 5"]
 
 
