@@ -22,7 +22,7 @@ def is_name(module: str, name: str) -> bool:
 
 @cache
 def stand_in(module: str, name: str) -> type:
-    """A class in the place of a class or a function of AReaL's; calling it or what derives from it is an ImportError."""
+    """A class in the place of AReaL's class or function; calling it, or what derives from it, is an ImportError."""
 
     def refuse(cls: type, *args: Any, **kwargs: Any) -> NoReturn:
         raise ImportError(
