@@ -14,7 +14,7 @@ def _names(home: str, names: str) -> dict[str, str]:
     return {name: f"{_OURS}.{home}:{name}" for name in names.split()}
 
 
-_REQUESTS = _names("api", "ModelRequest ModelResponse")
+_REQUESTS = _names("areal_shim.io_struct", "ModelRequest") | _names("api", "ModelResponse")
 _ENGINE = _names("api", "InferenceEngine")
 _WORKFLOW = _names("api", "RolloutWorkflow") | _names("areal_shim.agents", "AgentWorkflow WorkflowLike")
 _REWARD = _names("rewards.wrapper", "AsyncRewardWrapper")

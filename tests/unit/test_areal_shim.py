@@ -116,7 +116,7 @@ def test_a_file_that_trains_as_well_is_imported_and_what_trains_is_refused_when_
     shim: None, call: str, name: str
 ) -> None:
     found = imported(TRAINING_SCRIPT)
-    assert found["ModelRequest"] is ModelRequest
+    assert issubclass(found["ModelRequest"], ModelRequest)
     assert issubclass(found["TheirConfig"], imported("from areal.api.cli_args import GRPOConfig")["GRPOConfig"])
     with pytest.raises(ImportError, match=rf"^{name} is for training, and AReaL is not installed.*\n.*--config"):
         eval(call, found)
@@ -317,6 +317,15 @@ def test_a_requests_ids_come_in_many_forms(ids: Any) -> None:
         controller.initialize()
         assert controller.rollout_batch([{}], episode)[0].episodes[0].error == ""
     assert engine.requests[0].input_ids == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "asked"), [({}, True), ({"qid": 3}, True), ({"logprobs": False}, False)], ids=["", "own", "off"]
+)
+def test_areals_requests_ask_for_log_probabilities(shim: None, metadata: dict[str, Any], asked: bool) -> None:
+    request = imported("from areal.api.io_struct import ModelRequest as R")["R"](input_ids=[1], metadata=metadata)
+    assert ModelRequest.of(request).copy().metadata == {**metadata, "logprobs": asked}
+    assert "logprobs" not in ModelRequest(metadata={}).metadata
 
 
 def test_a_reward_of_areals_can_be_computed_with_and_tells_what_it_compared(shim: None) -> None:
