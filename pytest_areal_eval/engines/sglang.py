@@ -53,7 +53,7 @@ ENV = {"SGLANG_RETURN_ORIGINAL_LOGPROB": "1"}
 CPU_ENV = {"SGLANG_USE_CPU_ENGINE": "1"}
 START = """\
 import os, runpy, sys
-sys.argv[1:1] = ["--api-key", os.environ.pop("AREAL_EVAL_TOKEN")]
+sys.argv.insert(1, "--api-key=" + os.environ.pop("AREAL_EVAL_TOKEN"))
 runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)"""
 """``python -m sglang.launch_server`` takes its key from argv alone, where ``ps`` shows it to everybody."""
 GANG = Gang(("--nnodes", "{nnodes}", "--node-rank", "{rank}", "--dist-init-addr", "{master_addr}:{master_port}"))

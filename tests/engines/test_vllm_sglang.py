@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import shlex
 import sys
 import urllib.error
@@ -277,6 +278,16 @@ def test_the_real_command_starts_a_server_that_wants_the_token(
         with pytest.raises(urllib.error.HTTPError, match="401") as refused:
             urllib.request.urlopen(url, timeout=5)
         refused.value.close()
+
+
+def test_a_token_that_looks_like_a_flag_is_a_token(
+    tmp_path: Path, scheduler: LocalScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One in 64 begins with a dash."""
+    monkeypatch.setattr(secrets, "token_urlsafe", lambda size: "-token")
+    with started(make("sglang", python=environment(tmp_path / "env", "sglang", "99.0")), scheduler) as controller:
+        controller.initialize()
+        assert [r.reward for r in run_rows(controller, 3)] == [1.0] * 3
 
 
 def test_what_a_loading_server_does_is_told(
