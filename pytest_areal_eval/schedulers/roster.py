@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable
@@ -38,7 +39,7 @@ class Roster(Generic[T]):
         self._instances: dict[Handle, T] = {}
         self._attempts: Counter[str] = Counter()
         self._closed = threading.Event()
-        atexit.register(scheduler.close)
+        atexit.register(self._close_at_exit)
 
     @property
     def closed(self) -> bool:
@@ -86,5 +87,12 @@ class Roster(Generic[T]):
         if self.closed or os.getpid() != self._owner:
             return False
         self._closed.set()
-        atexit.unregister(self._scheduler.close)
+        atexit.unregister(self._close_at_exit)
         return True
+
+    def _close_at_exit(self) -> None:
+        """Nobody is left to catch what goes wrong."""
+        try:
+            self._scheduler.close()
+        except SchedulerError as error:
+            sys.stderr.write(f"The {self._scheduler.name} scheduler could not end all that it had started: {error}\n")

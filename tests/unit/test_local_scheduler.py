@@ -298,6 +298,20 @@ class TestOtherRuns:
         os.waitpid(pid, 0)
         assert status_of(scheduler, handle).state is State.UP
 
+    def test_what_cannot_be_ended_at_exit_is_said_without_a_traceback(self, tmp_path: Path) -> None:
+        code = (
+            "import sys; from pathlib import Path\n"
+            "from pytest_areal_eval.errors import SchedulerError\n"
+            "from pytest_areal_eval.schedulers.local import LocalScheduler\n"
+            "class Stuck(LocalScheduler):\n"
+            "    def stop(self, handles, grace_s=0): raise SchedulerError('it is stuck', 'kill it')\n"
+            "Stuck(log_dir=Path(sys.argv[1]))"
+        )
+        words = [sys.executable, "-c", code, str(tmp_path)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20, cwd=Path(__file__).parents[2])
+        said = "The local scheduler could not end all that it had started: it is stuck\nkill it\n"
+        assert (done.returncode, done.stderr) == (0, said)
+
     def test_close_reaches_an_instance_that_another_thread_is_starting(self, scheduler: LocalScheduler) -> None:
         go = threading.Event()
 
