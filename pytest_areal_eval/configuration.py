@@ -67,7 +67,8 @@ def _load(config: pytest.Config, settings: Settings) -> Config:
     ini = None if "config" in settings.given else config.inipath
     base = config.invocation_params.dir if ini is None else ini.parent
     overrides = [*settings.ini.get("set", []), *settings.given.get("set", [])]
-    return load_config(base / Path(name).expanduser(), overrides, name=name, label="--set")
+    model = next(iter(settings.get("model") or ()), "")
+    return load_config(base / Path(name).expanduser(), overrides, name=name, label="--set", model=model)
 
 
 def _checked(name: str, found: OptionValue) -> Any:

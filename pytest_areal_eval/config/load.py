@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from pytest_areal_eval.config.overrides import Override, apply, keys_of, nearest, parse_override
-from pytest_areal_eval.config.schema import IGNORED, Config, Origin, Sections
+from pytest_areal_eval.config.schema import IGNORED, OWN_MODEL, Config, Origin, Sections
 from pytest_areal_eval.config.sections import Reader, is_class
 from pytest_areal_eval.config.source import read_yaml
 from pytest_areal_eval.errors import ConfigError
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = (), *, name: str = "", label: str = "") -> Config:
+def load_config(
+    path: str | Path, overrides: Sequence[str] = (), *, name: str = "", label: str = "", model: str = ""
+) -> Config:
     """Read a configuration.
 
     Args:
@@ -26,6 +28,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), *, name: str = 
         overrides: ``k=v``, ``+k=v``, ``++k=v``, ``~k``, with Hydra's meaning.
         name: what messages call the file; default: its path.
         label: what stands before an override in messages, such as ``--set``.
+        model: what is evaluated in the place of ``actor.path``, which then may refer to what is not there.
 
     Raises:
         ConfigError: the file cannot be read, an override names nothing, a reference leads nowhere or round in a circle,
@@ -41,6 +44,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), *, name: str = 
         except ConfigError as error:
             raise ConfigError(f"{label} {error.args[0]}".strip(), error.hint) from None
         _note(override, origins, f"{label} {override.text}".strip())
+    actor = tree.get("actor")
+    if model and isinstance(actor, dict) and "${" in str(actor.get("path")):
+        actor["path"], origins["actor.path"] = model, OWN_MODEL
     return Reader(tree, origins).read()
 
 

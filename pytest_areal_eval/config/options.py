@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_areal_eval.allocation import AllocationMode, AllocationValidationError, parse_allocation
-from pytest_areal_eval.config.schema import Config, Origin
+from pytest_areal_eval.config.schema import OWN_MODEL, Config, Origin
 from pytest_areal_eval.errors import ConfigError
 from pytest_areal_eval.journal.dumps import dump_folder
 from pytest_areal_eval.schedulers.areal import SchedulingSpec, options_of, unused
@@ -137,7 +137,7 @@ def _server(config: Config, is_decided: bool) -> Iterator[tuple[str, OptionValue
     if key is not None:
         path = str(places[key])
         yield "model", OptionValue([path], config.origins[key])
-        if config.tokenizer_path and config.tokenizer_path != path:
+        if config.tokenizer_path not in ("", path) and config.origins[key] is not OWN_MODEL:
             yield "tokenizer", OptionValue({path: config.tokenizer_path}, config.origins["tokenizer_path"])
     sections: Mapping[str, Mapping[str, Any]] = {"sglang": config.sglang, "vllm": config.vllm}
     for name, section in sections.items():

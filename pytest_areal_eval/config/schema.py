@@ -127,6 +127,10 @@ class Origin:
         return self.place + "".join(f", ${{{key}}}" for key in self.through)
 
 
+OWN_MODEL = Origin("--model", typed=True)
+"""Where ``actor.path`` came from where an option stands in for it."""
+
+
 @dataclass(frozen=True)
 class Config(Sections):
     """What an evaluation reads of a configuration.

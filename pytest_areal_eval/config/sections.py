@@ -67,20 +67,20 @@ class Reader:
         try:
             if OmegaConf.is_missing(root, name):
                 return _MISSING
-            value = root[name]
-            return _resolved(value, self._wanted(name)) if OmegaConf.is_config(value) else value
+            return _resolved(root[name], get_type_hints(Sections)[name])
         except (OmegaConfBaseException, RecursionError) as error:
             raise self._unresolved(getattr(error, "full_key", None) or name, error) from None
 
-    def _wanted(self, name: str) -> set[str] | None:
-        """The keys of a section that are read; None for all."""
-        kind = get_type_hints(Sections)[name]
-        return {f.name for f in dataclasses.fields(kind)} if is_class(kind) else None
-
     def _unresolved(self, key: str, error: BaseException) -> ConfigError:
+        said = str(error).splitlines()[0] if str(error) else "nested too deeply"
+        variable = re.search(r"Environment variable '(.+)' not found", said)
+        key = re.sub(r"\[(\d+)\]", r".\1", key)
+        key = self._chain(key)[-1] if variable else key
         place, text = self._places.get(key), self._text_at(key)
         where = f"{place.place}: {key}" if place else key
-        said = str(error).splitlines()[0] if str(error) else "nested too deeply"
+        if variable is not None:
+            hint = f"Set it, or override the key: {key}=VALUE."
+            return ConfigError(f"{where}: {text}: the environment variable {variable[1]} is not set", hint)
         missing = re.search(r"Interpolation key '(.+)' not found", said)
         if missing is not None:
             close = nearest(missing[1], keys_of(self._tree))
@@ -187,20 +187,22 @@ class _Missing:
 _MISSING: Any = _Missing()
 
 
-def _resolved(node: Any, wanted: set[str] | None) -> Any:
-    """A container's content with references followed; of a mapping, only what is wanted, and ``???`` left out."""
+def _resolved(node: Any, kind: Any) -> Any:
+    """What a node holds, with references followed; of a class's mapping only its fields, and ``???`` left out."""
     from omegaconf import OmegaConf
 
     if not OmegaConf.is_config(node):
         return node
+    cls = next((part for part in (kind, *get_args(kind)) if is_class(part)), None)
     if OmegaConf.is_list(node):
-        return [_resolved(node[i], None) for i in range(len(node))]
+        return [_resolved(node[i], cls) for i in range(len(node))]
+    fields = None if cls is None else get_type_hints(cls)
     result: dict[Any, Any] = {}
     for name in node:
-        if wanted is not None and name not in wanted:
+        if fields is not None and name not in fields:
             result[name] = None  # its name is looked at, and not its value
         elif not OmegaConf.is_missing(node, name):
-            result[name] = _resolved(node[name], None)
+            result[name] = _resolved(node[name], fields and fields[name])
     return result
 
 

@@ -334,6 +334,37 @@ def test_what_an_evaluation_cannot_do_is_refused(written: Load, text: str, said:
     assert said in str(caught.value)
 
 
+OF_THE_ENVIRONMENT = """
+tokenizer_path: ${actor.path}
+actor:
+  path: ${oc.env:NO_SUCH_CKPT}
+  scheduling_spec:
+    - cmd: ${oc.env:NO_SUCH_PYTHON} -m areal.infra.rpc.rpc_server
+      image: ${oc.env:NO_SUCH_IMAGE,areal.sif}
+rollout:
+  scheduling_spec: ${actor.scheduling_spec}
+  agent: {admin_api_key: "${oc.env:NO_SUCH_KEY}"}
+"""
+
+
+def test_a_variable_that_is_not_set_matters_only_where_it_is_read(written: Load, tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^c.yaml:4: actor.path: \$\{oc.env:NO_SUCH_CKPT\}: the environment.*\n.*actor.path=VALUE"
+    ):
+        written(OF_THE_ENVIRONMENT)
+    overridden = written(OF_THE_ENVIRONMENT, "actor.path=/ckpt")
+    assert (overridden.tokenizer_path, overridden.rollout.scheduling_spec[0].image) == ("/ckpt", "areal.sif")
+    with pytest.raises(ConfigError, match=r"^c.yaml:7: actor.scheduling_spec.0.image: .*NO_SUCH_IMAGE is not set"):
+        written(OF_THE_ENVIRONMENT.replace(",areal.sif", ""), "actor.path=/ckpt")
+
+
+def test_a_model_of_ones_own_stands_in_for_a_reference_that_leads_nowhere(written: Load, tmp_path: Path) -> None:
+    written(OF_THE_ENVIRONMENT, "actor.path=/ckpt")
+    config = load_config(tmp_path / "c.yaml", ["actor.path=${nowhere}", "tokenizer_path=/words"], model="/mine")
+    assert config.actor.path == "/mine"
+    assert "tokenizer" not in options(config, "model"), "it is another checkpoint's"
+
+
 def test_what_somebody_else_decided_need_not_be_right(written: Load) -> None:
     assert options(written("rollout: {backend: zzz}\nactor: {path: x}\n"), "backend") == {"model": ["x"]}
 
