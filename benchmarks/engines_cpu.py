@@ -31,7 +31,9 @@ from hf_engine import FIXED_TOKENS, Plain, Prompts
 from machine import ROOT, header, table
 
 from pytest_areal_eval.api import GenerationHyperparameters, ModelRequest
+from pytest_areal_eval.engines import sglang, vllm
 from pytest_areal_eval.engines.base import Endpoint, Engine
+from pytest_areal_eval.engines.installed import require
 from pytest_areal_eval.engines.wire import completion_body, generate_body
 
 BUILT = Path.home() / ".cache/pytest-areal-eval/engines"
@@ -41,6 +43,7 @@ REQUESTS = {1: 8, 8: 64, 32: 128, 64: 192}
 """How many requests are sent at each concurrency."""
 COMPARED = ("hf", "vllm")
 """Whose speed is measured; SGLang has no CPU kernels from PyPI and generates by its fallbacks."""
+WANTED = {"vllm": vllm.WANTED, "sglang": sglang.WANTED}
 EXTRA = {"sglang": ["device=cpu"]}
 
 
@@ -65,8 +68,10 @@ def main() -> None:
     torch.set_num_threads(1)
     plain = Plain(str(MODEL))
     prompts = plain.prompts(DATA, None)
-    print(header("torch", "transformers"), end="\n\n", flush=True)
-    kinds = [kind for kind in ("hf", "vllm", "sglang") if kind == "hf" or python_of(kind, options).exists()]
+    built = [kind for kind in WANTED if python_of(kind, options).exists()]
+    versions = [f"{kind} {require(WANTED[kind], str(python_of(kind, options)))}" for kind in built]
+    print(", ".join([header("torch", "transformers"), *versions]), end="\n\n", flush=True)
+    kinds = ["hf", *built]
     with contextlib.redirect_stdout(sys.stderr):  # what happens meanwhile
         found = {kind: measure(kind, prompts, options) for kind in kinds}
     speeds = {"transformers": plain_speeds(plain, prompts)} | {
