@@ -5,7 +5,7 @@ Invariant: what is wrong here is one usage error, and nothing was started for it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,13 +15,12 @@ from pytest_areal_eval.groups import Group
 from pytest_areal_eval.report.scoreboard import Row, Scoreboard
 from pytest_areal_eval.report.text import printable
 from pytest_areal_eval.resolution import samples_of, sampling_of
-from pytest_areal_eval.run import DEFAULT_RESULTS_DIR, Run
+from pytest_areal_eval.run import Run
 from pytest_areal_eval.session import EvaluationSession
 from pytest_areal_eval.stats import Gate, parse_gate, split_gate_option
 
 if TYPE_CHECKING:
     from pytest_areal_eval.options import Settings
-    from pytest_areal_eval.stats.verdicts import Baseline
 
 
 def regroup(items: Sequence[pytest.Item]) -> list[pytest.Item]:
@@ -92,22 +91,6 @@ def _row(group: Group, evaluations: EvaluationSession) -> Row:
     )
 
 
-def baselines_of(config: pytest.Config, settings: Settings) -> Callable[[Row], Baseline | None]:
-    """What ``baseline`` means in gates: the run of ``--baseline``.
-
-    Raises:
-        UserError: there is no such run.
-    """
-    wanted = settings.get("baseline")
-    if wanted is None:
-        return lambda row: None
-    from pytest_areal_eval.report.comparison import baselines
-    from pytest_areal_eval.report.saved import find_run, read_run
-
-    results_dir = config.invocation_params.dir / settings.get("results-dir", DEFAULT_RESULTS_DIR)
-    return baselines(read_run(find_run(wanted, results_dir)))
-
-
 def _refuse_doubled_runs(config: pytest.Config) -> None:
     """pytest-asyncio-cooperative runs every collected test itself, after whatever loop has run them."""
     for name in ("asyncio-cooperative", "pytest_asyncio_cooperative.plugin"):
@@ -161,7 +144,8 @@ def _header_of(group: Group, gates: Sequence[Gate], settings: Settings) -> list[
     how = "greedy" if sampling.greedy else f"temperature {sampling.temperature:g}, top_p {sampling.top_p:g}"
     how += f", at most {sampling.max_new_tokens} new tokens"
     recorded = settings.get("replay") is not None
-    doubts = [doubt for gate in gates if (doubt := gate.doubt(n_samples))]
+    compared = settings.get("baseline") is not None
+    doubts = [doubt for gate in gates if (doubt := gate.doubt(n_samples, with_baseline=compared))]
     if sampling.greedy and n_samples > 1 and not recorded:
         doubts.append(f"greedy: an item's {n_samples} answers are the same one; give a temperature to have them differ")
     return [

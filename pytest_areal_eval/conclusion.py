@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_areal_eval.beginning import baselines_of, expected_rows, header_lines, refuse_mistakes
+from pytest_areal_eval.baseline import read_baseline, refuse_other_measures
+from pytest_areal_eval.beginning import expected_rows, header_lines, refuse_mistakes
 from pytest_areal_eval.errors import ArealEvalError, EngineLost, EngineStartError, SchedulerError, UserError
 from pytest_areal_eval.passing_on import pass_on
 from pytest_areal_eval.report.gates import Decided, decide_gates
@@ -58,10 +59,15 @@ class Conclusion:
         self._termination.install()
         try:
             refuse_mistakes(self.config, self.evaluations)
-            self._baseline = baselines_of(self.config, self.evaluations.settings)
+            baseline = read_baseline(self.config, self.evaluations.settings)
             for row in expected_rows(self.evaluations):
                 self.board.add(row)
             self.run.look_back()
+            if baseline is not None:
+                from pytest_areal_eval.report.comparison import baselines
+
+                refuse_other_measures(baseline, self.run)
+                self._baseline = baselines(baseline)
         except UserError as error:
             if self.run.worker is None:
                 raise pytest.UsageError(str(error)) from error

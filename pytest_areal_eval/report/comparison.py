@@ -19,6 +19,7 @@ from pytest_areal_eval.stats import Baseline, Estimate, ItemResult
 from pytest_areal_eval.stats.compare import Paired, difference_of, paired_difference
 
 _GRADING = ("reward_fn", "workflow", "pass_mark")
+_GRADING_CODE = ("reward_fn", "answer", "workflow", "workflow_kwargs")
 _GRADERS = ("pytest-areal-eval", "math-verify")
 _NOT_SAMPLING = ("n_samples", "seed")
 
@@ -71,7 +72,7 @@ def compare_runs(before: SavedRun, after: SavedRun, pair: tuple[str, str] | None
     Raises:
         UserError: they share no item.
     """
-    found = [(_counterpart(before, e.row), e.name) for e in after.evaluations.values()]
+    found = [(counterpart(before, e.row), e.name) for e in after.evaluations.values()]
     wanted = [pair] if pair else [(mine.name, name) for mine, name in found if mine is not None]
     pairs = [
         (a, b) for a, b in wanted if b in after.evaluations and _shared(before.evaluations.get(a), after.evaluations[b])
@@ -89,7 +90,7 @@ def baselines(run: SavedRun) -> Callable[[Row], Baseline | None]:
     """What finds a row's baseline in a saved run: its counterpart there, or None where that has none."""
 
     def find(row: Row) -> Baseline | None:
-        before = _counterpart(run, row)
+        before = counterpart(run, row)
         return baseline_of(before.row, row, run.name) if before is not None and _common(before.row, row) else None
 
     return find
@@ -115,7 +116,7 @@ def baseline_of(before: Row, after: Row, name: str) -> Baseline:
     return Baseline(name, mine, differences)
 
 
-def _counterpart(run: SavedRun, row: Row) -> SavedEvaluation | None:
+def counterpart(run: SavedRun, row: Row) -> SavedEvaluation | None:
     """The same evaluation in another run.
 
     Its name there may lack the checkpoint's, where that run had one alone, and the file's, where no other had the name.
@@ -131,7 +132,11 @@ def _compare(first: SavedRun, second: SavedRun, old: str, new: str) -> Compariso
         baseline_name=old,
         paired=_paired(before.row, after.row),
         flips=_flips(before, after),
-        differs=[*_data(before, after), *_settings(before, after), *_graders(first, second)],
+        differs=[
+            *_data(before, after),
+            *measured_otherwise(before.described, after.described),
+            *_graders(first.info, second.info),
+        ],
         remarks=_remarks(first, second, before, after),
         only_before=[i for i in before.episodes if i not in after.episodes],
         only_after=[i for i in after.episodes if i not in before.episodes],
@@ -180,7 +185,9 @@ def _data(before: SavedEvaluation, after: SavedEvaluation) -> list[str]:
     lines = []
     hashes = [e.described.get("dataset", {}).get("content_hash") for e in (before, after)]
     shared = _shared(before, after)
-    changed = [i for i in shared if i in before.items and i in after.items and before.items[i] != after.items[i]]
+    changed = [
+        i for i in shared if i in before.items and i in after.items and before.items[i].hash != after.items[i].hash
+    ]
     if changed:
         lines.append(f"data: {len(changed)} of {len(shared)} shared items have other content: {_some(changed)}")
     elif hashes[0] != hashes[1] and not (before.items and after.items):
@@ -191,16 +198,30 @@ def _data(before: SavedEvaluation, after: SavedEvaluation) -> list[str]:
     return lines
 
 
-def _settings(before: SavedEvaluation, after: SavedEvaluation) -> list[str]:
-    sampling = [{k: v for k, v in _part(e, "sampling").items() if k not in _NOT_SAMPLING} for e in (before, after)]
+def measured_otherwise(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """What makes the scores of one evaluation no measure of the same thing: sampling, template, grading.
+
+    Args:
+        before: what the baseline's ``run.json`` says of the evaluation.
+        after: what the other's says.
+    """
+    sampling = [{k: v for k, v in _part(d, "sampling").items() if k not in _NOT_SAMPLING} for d in (before, after)]
     lines = [f"sampling: {text}" for text in _differences(*sampling)]
     lines += [f"template: {text}" for text in _differences(_part(before, "template"), _part(after, "template"))]
-    grading = [{name: e.described.get(name) for name in _GRADING} for e in (before, after)]
-    return lines + [f"grading: {text}" for text in _differences(*grading)]
+    grading = [{name: d.get(name) for name in _GRADING} for d in (before, after)]
+    lines += [f"grading: {text}" for text in _differences(*grading)]
+    code = [n for n in code_changes(before, after, _GRADING_CODE) if before.get(n) == after.get(n)]
+    return lines + [f"grading: its {name} changed" for name in code]
 
 
-def _graders(first: SavedRun, second: SavedRun) -> list[str]:
-    versions = [{name: run.info.get("versions", {}).get(name) for name in _GRADERS} for run in (first, second)]
+def code_changes(before: Mapping[str, Any], after: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """Which of an evaluation's functions are not what they were; none where a run does not tell."""
+    was, now = _part(before, "identity"), _part(after, "identity")
+    return [name for name in names if name in was and name in now and was[name] != now[name]]
+
+
+def _graders(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    versions = [{name: info.get("versions", {}).get(name) for name in _GRADERS} for info in (before, after)]
     return [f"grading: {text}" for text in _differences(*versions)]
 
 
@@ -222,8 +243,8 @@ def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     return [f"{name} is {a.get(name)!r} and {b.get(name)!r}" for name in sorted({*a, *b}) if a.get(name) != b.get(name)]
 
 
-def _part(evaluation: SavedEvaluation, name: str) -> Mapping[str, Any]:
-    return evaluation.described.get(name) or {}
+def _part(described: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return described.get(name) or {}
 
 
 def _metric(result: ItemResult, name: str) -> float | None:

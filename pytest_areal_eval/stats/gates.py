@@ -56,8 +56,10 @@ class Gate:
         match = _DRAWS.fullmatch(self.metric)
         return int(match[2]) if match else None
 
-    def doubt(self, n_samples: int) -> str:
+    def doubt(self, n_samples: int, *, with_baseline: bool = True) -> str:
         """What can be said against the gate before the run; empty if nothing can."""
+        if self.from_baseline and not with_baseline:
+            return f"gate {str(self)!r} will fail: give the run to compare with: --baseline=RUN"
         if self.k is not None and self.k > n_samples:
             return f"gate {str(self)!r} will fail: n_samples is {n_samples}; run with --n-samples={self.k} or more"
         if self.k is None and self.metric not in METRICS and (close := nearest(self.metric, METRICS)):
