@@ -20,6 +20,7 @@ from pytest_areal_eval.decorator import EvaluationSpec, has_assertions, spec_of
 from pytest_areal_eval.errors import ConfigError, UserError
 from pytest_areal_eval.models import short_names
 from pytest_areal_eval.options import Settings
+from pytest_areal_eval.resolution import AREALS, DEFAULT_WORKFLOW, accepted
 
 if TYPE_CHECKING:
     from pytest_areal_eval.datasets import LoadedDataset
@@ -138,6 +139,8 @@ class Planner:
         for argument in ("workflow", "reward_fn"):
             value = getattr(spec, argument)
             _resolved(argument, value, "--config" if value == defaults.get(argument) else "@evaluation")
+        if spec.workflow is not None or spec.workflow_kwargs:
+            _check_workflow(spec)
         data, dataset = self._dataset(spec, function.__name__, file)
         ids = item_ids(dataset)
         shard = self.settings.get("shard")
@@ -248,6 +251,18 @@ def _resolved(argument: str, value: Any, said_by: str = "@evaluation") -> Any:
     if argument == "reward_fn" and not callable(found):
         raise ConfigError(f"{said_by}: {argument}={value!r} is a {type(found).__name__}, not a function")
     return found
+
+
+def _check_workflow(spec: EvaluationSpec) -> None:
+    """Whether it is a workflow that can be constructed; else an engine would start in vain."""
+    from pytest_areal_eval.workflows.base import check_arguments, check_workflow, describe_workflow
+
+    workflow = DEFAULT_WORKFLOW if spec.workflow is None else spec.workflow
+    found, named = _resolved("workflow", workflow), describe_workflow(workflow)
+    check_workflow(found, named)
+    if inspect.isclass(found):
+        ours = accepted(found, AREALS) - ({"reward_fn"} if spec.reward_fn is None else set())
+        check_arguments(found, {*ours, *spec.workflow_kwargs}, named)
 
 
 def _check_golds(spec: EvaluationSpec, dataset: LoadedDataset) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import GenerationHyperparameters
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 TIMEOUT_GRACE_S = 1.0
+DEFAULT_WORKFLOW = "pytest_areal_eval.workflows.RLVRWorkflow"
 AREALS = {"reward_fn", "gconfig", "tokenizer", "enable_thinking"}
 """Parameters of AReaL's workflows; others of those names in somebody else's class may mean anything."""
 CONFIGURABLE = (*SAMPLING, "max_tokens", "skip_special_tokens")
@@ -92,6 +93,7 @@ def template_of(group: Group) -> dict[str, Any]:
 
 def build_workflow(group: Group, controller: Any, settings: Settings, arguments: Mapping[str, Any]) -> Any:
     """The workflow that a group's episodes run."""
+    from pytest_areal_eval.rewards.importing import import_from_string
     from pytest_areal_eval.workflows.agent import AgentOptions
     from pytest_areal_eval.workflows.base import resolve_workflow
     from pytest_areal_eval.workflows.testbody import TestBodyWorkflow
@@ -110,28 +112,22 @@ def build_workflow(group: Group, controller: Any, settings: Settings, arguments:
         "reward_timeout_s": settings.resolve("reward-timeout", spec.reward_timeout, 15.0),
         "reward_range": spec.reward_range,
     }
-    if spec.workflow is None:
-        from pytest_areal_eval.workflows.rlvr import RLVRWorkflow
-
-        return resolve_workflow(RLVRWorkflow, {k: v for k, v in known.items() if v is not None} | kwargs)
-    agents = AgentOptions(**settings.get("agents", {}))
-    return resolve_workflow(spec.workflow, {**_accepted(spec.workflow, known), **kwargs}, agents=agents)
+    workflow = DEFAULT_WORKFLOW if spec.workflow is None else spec.workflow
+    names = accepted(import_from_string(workflow) if isinstance(workflow, str) else workflow, known)
+    ours = {name: value for name, value in known.items() if name in names and value is not None}
+    return resolve_workflow(workflow, {**ours, **kwargs}, agents=AgentOptions(**settings.get("agents", {})))
 
 
-def _accepted(workflow: Any, known: Mapping[str, Any]) -> dict[str, Any]:
+def accepted(workflow: Any, known: Collection[str]) -> set[str]:
     """Those of our settings that a workflow's constructor has parameters for; so AReaL's classes need no kwargs.
 
     Ours get them all, those with ``**options`` too.
     """
-    from pytest_areal_eval.rewards.importing import import_from_string
-
     try:
-        found = import_from_string(workflow) if isinstance(workflow, str) else workflow
-        parameters = inspect.signature(found).parameters if inspect.isclass(found) else {}
-    except (ImportError, AttributeError, ValueError, TypeError):
-        return {}  # resolve_workflow reports it
-    given = AREALS & set(parameters)
-    if getattr(found, "__module__", "").startswith("pytest_areal_eval.workflows."):
+        parameters = inspect.signature(workflow).parameters if inspect.isclass(workflow) else {}
+    except ValueError:  # of a class that is not written in Python
+        return set()
+    if getattr(workflow, "__module__", "").startswith("pytest_areal_eval.workflows."):
         takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        given = set(known) if takes_all else set(known) & set(parameters)
-    return {name: value for name, value in known.items() if name in given and value is not None}
+        return set(known) if takes_all else set(known) & set(parameters)
+    return AREALS & set(known) & set(parameters)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,12 @@ from pytest_areal_eval.errors import ArealEvalError, ConfigError
 
 if TYPE_CHECKING:
     from pytest_areal_eval.workflows.agent import AgentOptions
+
+_METHODS = {
+    "arun_episode": "async def arun_episode(self, engine, data)",
+    "run": "async def run(self, data, **extra_kwargs)",
+}
+"""What runs an episode: a workflow's method, and an agent's."""
 
 
 def resolve_workflow(
@@ -36,19 +42,49 @@ def resolve_workflow(
             found = import_from_string(found)
         except (ImportError, AttributeError, ValueError) as error:
             raise ConfigError(f"workflow={workflow!r}: {error}") from error
+    check_workflow(found, named)
     if is_agent(found):
         return _agent(found, dict(kwargs or {}), named, agents)
     if inspect.isclass(found):
-        found = _construct(found, dict(kwargs or {}), named)
+        return _construct(found, dict(kwargs or {}), named)
+    return FunctionWorkflow(found) if inspect.iscoroutinefunction(found) else found
+
+
+def check_workflow(found: Any, named: str) -> None:
+    """Refuse what is no workflow, as far as it shows before anything is constructed.
+
+    Raises:
+        ConfigError: it has no method that runs an episode, or one that is not ``async def``.
+    """
     if inspect.iscoroutinefunction(found):
-        return FunctionWorkflow(found)
-    if inspect.iscoroutinefunction(getattr(found, "arun_episode", None)):
-        return found
+        return
+    for name, form in _METHODS.items():
+        method = getattr(found, name, None)
+        if inspect.iscoroutinefunction(method):
+            return
+        if callable(method):
+            raise ConfigError(f"workflow={named}: its {name!r} is not async", f"Write '{form}'.")
+    what = found if inspect.isclass(found) else type(found)
     raise ConfigError(
-        f"workflow={named}: {type(found).__name__} has no 'async def arun_episode(self, engine, data)' and no "
-        "'async def run(self, data, **extra_kwargs)'",
+        f"workflow={named}: {what.__name__} has no {' and no '.join(map(repr, _METHODS.values()))}",
         "Give the dotted name, class or instance of a workflow or an agent, or an async function (engine, item).",
     )
+
+
+def check_arguments(cls: type, names: Iterable[str], named: str) -> None:
+    """Refuse arguments that a workflow's constructor does not take, and ones that it lacks.
+
+    Raises:
+        ConfigError: which; the hint shows the constructor's signature.
+    """
+    try:
+        signature = inspect.signature(cls)
+    except ValueError:  # of a class that is not written in Python
+        return
+    try:
+        signature.bind(**dict.fromkeys(names))
+    except TypeError as error:
+        raise ConfigError(f"workflow={named}: {error}", f"Its signature is {cls.__name__}{signature}.") from None
 
 
 def describe_workflow(workflow: Any) -> str:
@@ -84,17 +120,10 @@ def _agent(found: Any, kwargs: dict[str, Any], named: str, options: AgentOptions
 
 
 def _construct(cls: type, kwargs: dict[str, Any], named: str) -> Any:
-    try:
-        inspect.signature(cls).bind(**kwargs)
-    except TypeError as error:
-        raise ConfigError(f"workflow={named}: {error}", f"Its signature is {_signature(cls)}.") from error
+    check_arguments(cls, kwargs, named)
     try:
         return cls(**kwargs)
     except Exception as error:  # whatever the user's constructor raises
         if isinstance(error, ArealEvalError):
             raise
         raise ConfigError(f"workflow={named}: its constructor raised {type(error).__name__}: {error}") from error
-
-
-def _signature(cls: type) -> str:
-    return f"{cls.__name__}{inspect.signature(cls)}"

@@ -61,8 +61,8 @@ def test_an_agent_of_the_test_file_is_scored_item_by_item(
 
 def test_a_sync_run_is_one_message(suite: Callable[..., pytest.Pytester]) -> None:
     run = suite(source=SUITE.replace("async def run", "def run").replace("await ", "")).runpytest_inprocess()
-    assert run.ret == pytest.ExitCode.USAGE_ERROR
-    run.stderr.fnmatch_lines(["ERROR: agent test_evals.Agent: its 'run' is not async", "Write 'async def run(*"])
+    assert run.ret == pytest.ExitCode.INTERRUPTED
+    run.stdout.fnmatch_lines(["*workflow=test_evals.Agent: its 'run' is not async", "Write 'async def run(*"])
     run.stdout.no_fnmatch_line("*INTERNALERROR*")
 
 

@@ -177,11 +177,26 @@ ONE = '[{"id": "a", "question": "q", "answer": "a"}]'
         ("reward_fn=lambda p, c, i, o, gold, **columns: 1.0", ["missing a required argument: 'gold'", "Write def *"]),
         ("reward_fn=lambda p, c, i, o, answer: 1.0", ["got an unexpected keyword argument 'id'", "Write def *"]),
         ("workflow='no.where.Flow'", ["workflow='no.where.Flow': *No module named 'no'"]),
+        ("workflow='os.path'", ["workflow=os.path: module has no 'async def arun_episode(self, engine, data)'*"]),
+        (
+            "workflow=type('Flow', (), {'arun_episode': print})",
+            ["Flow: its 'arun_episode' is not async", "Write 'async def arun_episode(self, engine, data)'."],
+        ),
+        (
+            "reward_fn=grade, workflow_kwargs={'nope': 1}",
+            ["*unexpected keyword argument 'nope'", "Its signature is RLV*"],
+        ),
+        (
+            "workflow=Theirs",
+            ["Theirs: missing a required argument: 'config'", "Its signature is Theirs(gconfig, config)*"],
+        ),
         ("", ["neither reward_fn= nor workflow=", "Name the reward*"]),
     ],
 )
 def test_a_mistake_in_the_decorator_names_the_argument(run: Run, arguments: str, said: list[str]) -> None:
-    refused(run(source=evaluated(f"{ONE}, {arguments}")), COLLECTION, *said)
+    theirs = "class Theirs:\n    def __init__(self, gconfig, config):\n        pass\n"
+    theirs += "    async def arun_episode(self, engine, data):\n        return 1.0\n"
+    refused(run(source=evaluated(f"{ONE}, {arguments}", before=theirs)), COLLECTION, *said)
 
 
 @pytest.mark.parametrize(
@@ -207,18 +222,11 @@ def test_a_function_of_the_wrong_form_is_told_the_right_one(run: Run, source: st
     refused(run(source=source), COLLECTION, said)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ("workflow='os.path'", "workflow=os.path: module has no 'async def arun_episode(self, engine, data)'"),
-        ("reward_fn=grade, workflow_kwargs={'nope': 1}", "unexpected keyword argument 'nope'"),
-        ("workflow=Picky", "workflow=test_evals.Picky: its constructor raised ValueError: not today"),
-    ],
-)
-def test_a_workflow_that_cannot_be_built_is_one_usage_error(run: Run, arguments: str, said: str) -> None:
+def test_a_workflow_that_cannot_be_built_is_one_usage_error(run: Run) -> None:
     picky = "class Picky:\n    def __init__(self):\n        raise ValueError('not today')\n"
     picky += "    async def arun_episode(self, engine, data):\n        return 1.0\n"
-    source = evaluated(f"{ONE}, {arguments}", before=picky)
+    source = evaluated(f"{ONE}, workflow=Picky", before=picky)
+    said = "workflow=test_evals.Picky: its constructor raised ValueError: not today"
     refused(run("--replay=r.jsonl", source=source, files={"r.jsonl": jsonl([{"id": "a", "output": "a"}])}), USAGE, said)
 
 

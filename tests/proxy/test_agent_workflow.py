@@ -237,7 +237,7 @@ class Unpicklable:
 @pytest.mark.parametrize(
     ("agent", "kwargs", "said"),
     [
-        (NoRun, {}, "has no 'async def arun_episode(self, engine, data)' and no 'async def run("),
+        (NoRun, {}, "NoRun has no 'async def arun_episode(self, engine, data)' and no 'async def run("),
         (SyncRun, {}, r"SyncRun: its 'run' is not async"),
         (Unpicklable(), {}, r"Unpicklable: .* cannot be sent to another process.*\n.*mode='inline'"),
         (Unpicklable, {"x": 1}, r"unexpected keyword argument 'x'|too many keyword"),
