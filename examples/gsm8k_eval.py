@@ -33,6 +33,8 @@ def make_engine(config, allocation, has_gpus):
     model, name = config.actor.path, allocation.backend
     if name == "hf":
         return HFEngine(model, replicas=allocation.data_parallel_size, gpus=int(has_gpus))
+    if name not in ("sglang", "vllm"):
+        raise ValueError(f"Invalid backend: {name}")
     section = {"sglang": config.sglang, "vllm": config.vllm}[name]
     args = {key: value for key, value in section.items() if key not in NOT_FOR_SERVERS and value is not None}
     gpus = allocation.tp_size * allocation.pp_size
@@ -43,7 +45,10 @@ def make_engine(config, allocation, has_gpus):
 def main(args):
     config = load_config(args[0], args[1:])  # 1: the configuration
     allocation = parse_allocation(config.rollout.backend, "rollout.backend=")  # 2: the allocation
-    scheduler = SCHEDULERS[config.scheduler.type]()  # 3: the scheduler
+    kind = config.scheduler.type or "local"  # 3: the scheduler
+    if kind not in SCHEDULERS:
+        raise ValueError(f"Unknown scheduler type: {kind}")
+    scheduler = SCHEDULERS[kind]()
     has_gpus = any(node.gpus_total for node in scheduler.capacity().nodes)
     engine = make_engine(config, allocation, has_gpus)  # 4: the engine with its server's arguments
     settings = ControllerSettings(max_concurrency=config.rollout.max_concurrent_rollouts, seed=config.seed)
@@ -72,4 +77,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1:] or sys.exit(__doc__))
