@@ -6,35 +6,34 @@ Invariant: a gate that counts from a baseline compares two checkpoints, never tw
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.errors import ConfigError, UserError
-from pytest_areal_eval.run import DEFAULT_RESULTS_DIR
+from pytest_areal_eval.report.text import items_are
 
 if TYPE_CHECKING:
-    import pytest
-
     from pytest_areal_eval.options import Settings
     from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun
     from pytest_areal_eval.report.scoreboard import Row
     from pytest_areal_eval.run import Run
 
 
-def read_baseline(config: pytest.Config, settings: Settings) -> SavedRun | None:
-    """The run that the option names; None without it.
+def refer(run: Run) -> Reference | None:
+    """The run that the option names, held against a session; None without it.
 
     Raises:
-        UserError: there is no such run, or a ``--gate`` asks for one and none is given.
+        UserError: there is no such run, it is no baseline of this session, or a ``--gate`` asks for one and none is
+            given.
     """
+    settings = run.evaluations.settings
     wanted = settings.get("baseline")
     if wanted is None:
         _refuse_gates_without_one(settings)
         return None
     from pytest_areal_eval.report.saved import find_run, read_run
 
-    results_dir = config.invocation_params.dir / settings.get("results-dir", DEFAULT_RESULTS_DIR)
-    return read_run(find_run(wanted, results_dir))
+    return Reference(read_run(find_run(wanted, run.results_dir)), run)
 
 
 def _refuse_gates_without_one(settings: Settings) -> None:
@@ -45,35 +44,60 @@ def _refuse_gates_without_one(settings: Settings) -> None:
             raise UserError(f"--gate={text}: there is no baseline", "Give the run to compare with: --baseline=RUN")
 
 
-def refuse_other_measures(saved: SavedRun, run: Run) -> None:
-    """Refuse a baseline whose scores were made otherwise than those that this session decides on.
+class Reference:
+    """A baseline held against a session.
+
+    Args:
+        saved: the baseline.
+        run: the session's, with its rows and with the earlier run that it goes back to.
 
     Raises:
-        ConfigError: what differs, evaluation by evaluation.
+        ConfigError: a gate counts from scores that were made otherwise than those that this session decides on.
     """
-    from pytest_areal_eval.report.comparison import counterpart
 
-    history = run.evaluations.history
-    judged = history is not None and history.purpose == "from-run"
-    today = history.info["evaluations"] if history is not None and judged else _as_saved(run.describe_evaluations())
-    found = []
-    for row in run.rows():
-        before = counterpart(saved, row)
-        if before is not None and any(gate.from_baseline for gate in row.gates):
-            found += [f"  {row.name}: {said}" for said in _differences(before, today.get(row.name, {}))]
-            found += [f"  {row.name}: {said}" for said in _other_items(before, row, run)]
-    if found:
-        hint = "Give another --baseline, or set it back."
-        if all(": grading: " in line for line in found):
-            hint += f" Or grade the baseline's answers as of today: --rescore={saved.name}"
-        raise ConfigError("\n".join([f"--baseline: {saved.name} measured something else:", *found]), hint)
+    def __init__(self, saved: SavedRun, run: Run) -> None:
+        from pytest_areal_eval.report.comparison import baselines, counterpart
+
+        self.of = baselines(saved)
+        self._saved = saved
+        self._differs: dict[str, list[str]] = {}
+        today, gated = _described(run), []
+        for row in run.rows():
+            before = counterpart(saved, row)
+            if before is None:
+                continue
+            differs = [*_differences(before, today.get(row.name, {})), *_other_items(before, run, row.key)]
+            self._differs[row.key] = differs
+            gated += [f"  {row.name}: {said}" for said in differs if any(gate.from_baseline for gate in row.gates)]
+        if gated:
+            hint = "Give another --baseline, or set it back."
+            if all(": grading: " in line for line in gated):
+                hint += f" Or grade the baseline's answers as of today: --rescore={saved.name}"
+            raise ConfigError("\n".join([f"--baseline: {saved.name} measured something else:", *gated]), hint)
+
+    def lines(self, rows: Sequence[Row]) -> Iterator[str]:
+        """What changed since the baseline, evaluation by evaluation."""
+        from pytest_areal_eval.report.comparison import change_since, counterpart
+
+        for row in rows:
+            before, differs = counterpart(self._saved, row), self._differs.get(row.key, [])
+            change = before and change_since(before.row, row)
+            if differs:
+                yield f"baseline {row.name}: {self._saved.name} measured something else: {'; '.join(differs)}"
+            elif change:
+                yield f"baseline {row.name}: {change}; flips: areal-eval compare {self._saved.name}"
 
 
-def _as_saved(described: Mapping[str, Any]) -> dict[str, Any]:
-    """As ``run.json`` would give it back."""
+def _described(run: Run) -> Mapping[str, Any]:
+    """The evaluations whose scores this session decides on, as their ``run.json`` describes them."""
     from pytest_areal_eval.journal import redact
 
-    saved: dict[str, Any] = json.loads(json.dumps(redact(described)))
+    history = run.evaluations.history
+    if history is not None and history.purpose == "from-run":
+        judged: Mapping[str, Any] = history.info["evaluations"]
+        return judged
+    today = run.info.get("evaluations") or run.describe_evaluations()  # the former where workers collected
+    saved: Mapping[str, Any] = json.loads(json.dumps(redact(today)))
     return saved
 
 
@@ -84,12 +108,14 @@ def _differences(before: SavedEvaluation, today: Mapping[str, Any]) -> Iterator[
     yield from (f"prompts: its {name} changed" for name in code_changes(before.described, today, ("prompt",)))
 
 
-def _other_items(before: SavedEvaluation, row: Row, run: Run) -> Iterator[str]:
+def _other_items(before: SavedEvaluation, run: Run, key: str) -> Iterator[str]:
     """Items of the same name that are other questions."""
     from pytest_areal_eval.identity import selected_indices
     from pytest_areal_eval.journal import item_hash
 
-    group = run.evaluations.groups[row.key]
+    group = run.evaluations.groups.get(key)
+    if group is None:
+        return  # a worker's, which has looked
     data, ids = group.plan.data, group.plan.ids
     if data.content_hash == before.described.get("dataset", {}).get("content_hash"):
         return
@@ -97,4 +123,4 @@ def _other_items(before: SavedEvaluation, row: Row, run: Run) -> Iterator[str]:
     changed = [i for i, item in before.items.items() if i in here and item_hash(here[i]) != item.hash]
     if changed:
         shown = ", ".join(changed[:3]) + (", …" if len(changed) > 3 else "")
-        yield f"data: {len(changed)} items have other content: {shown}"
+        yield f"data: {items_are(len(changed))} of another content: {shown}"

@@ -6,12 +6,12 @@ Invariant: nothing here turns a failed session into a passed one; 16 means that 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_areal_eval.baseline import read_baseline, refuse_other_measures
+from pytest_areal_eval.baseline import Reference, refer
 from pytest_areal_eval.beginning import expected_rows, header_lines, refuse_mistakes
 from pytest_areal_eval.errors import ArealEvalError, EngineLost, EngineStartError, SchedulerError, UserError
 from pytest_areal_eval.passing_on import pass_on
@@ -27,7 +27,6 @@ from pytest_areal_eval.xdist import Owner
 
 if TYPE_CHECKING:
     from pytest_areal_eval.controller import Event
-    from pytest_areal_eval.stats.verdicts import Baseline
 
 EXIT_ENGINE = 16
 EXIT_INCONCLUSIVE = 17
@@ -44,7 +43,7 @@ class Conclusion:
         self.decided: list[Decided] = []
         self.owner: Owner | None = None
         self._termination = Termination()
-        self._baseline: Callable[[Row], Baseline | None] = lambda row: None
+        self._reference: Reference | None = None
         run.rows = lambda: list(self.board.rows.values())
 
     def begin(self, session: pytest.Session) -> None:
@@ -59,15 +58,10 @@ class Conclusion:
         self._termination.install()
         try:
             refuse_mistakes(self.config, self.evaluations)
-            baseline = read_baseline(self.config, self.evaluations.settings)
             for row in expected_rows(self.evaluations):
                 self.board.add(row)
             self.run.look_back()
-            if baseline is not None:
-                from pytest_areal_eval.report.comparison import baselines
-
-                refuse_other_measures(baseline, self.run)
-                self._baseline = baselines(baseline)
+            self._reference = refer(self.run)
         except UserError as error:
             if self.run.worker is None:
                 raise pytest.UsageError(str(error)) from error
@@ -103,13 +97,14 @@ class Conclusion:
             return
         if self.owner is not None:  # its rows came from the workers, during the loop
             self.expect_gates(session)
+            self._reference = refer(self.run)
         settings = self.evaluations.settings
         self.decided = decide_gates(
             session,
             self.board,
             even_partial=bool(settings.get("gate-partial", False)),
             policy=settings.get("gate-policy", "point"),
-            baseline=self._baseline,
+            baseline=self._reference.of if self._reference is not None else lambda row: None,
         )
 
     def print(self, reporter: pytest.TerminalReporter) -> None:
@@ -130,7 +125,7 @@ class Conclusion:
             whole = self.config.option.verbose > 0
             for line in [*summary_lines(rows, width), *stats_lines(rows, width, whole=whole)]:
                 reporter.write_line(line)
-        for line, markup in _gate_lines(self.decided, self.board):
+        for line, markup in [*_change_lines(self._reference, rows), *_gate_lines(self.decided, self.board)]:
             reporter.write_line(line, **markup)
         for note in self.evaluations.notes:
             reporter.write_line(printable(note), yellow=True)
@@ -193,6 +188,10 @@ def _exit_status_of(failure: ArealEvalError) -> int:
     if isinstance(failure, EngineStartError | EngineLost | SchedulerError):
         return EXIT_ENGINE
     return pytest.ExitCode.INTERNAL_ERROR
+
+
+def _change_lines(reference: Reference | None, rows: Sequence[Row]) -> list[tuple[str, dict[str, bool]]]:
+    return [(printable(line), {}) for line in reference.lines(rows)] if reference is not None else []
 
 
 def _gate_lines(decided: Sequence[Decided], board: Scoreboard) -> list[tuple[str, dict[str, bool]]]:

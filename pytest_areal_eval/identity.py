@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_areal_eval.options import Settings
+from pytest_areal_eval.report.text import items_are
 
 if TYPE_CHECKING:
     from pytest_areal_eval.groups import Group
@@ -133,7 +134,7 @@ def item_differences(
 
     added, gone = [i for i in today if i not in saved], [i for i in saved if i not in today]
     changed = [i for i, r in today.items() if contents and i in saved and item_hash(r) != saved[i]]
-    for ids, what in ((changed, "have another content"), (added, "are not in the run"), (gone, "are not selected")):
+    for ids, what in ((changed, "of another content"), (added, "not in the run"), (gone, "not selected")):
         if ids:
             shown = ", ".join(ids[:5]) + (", …" if len(ids) > 5 else "")
-            yield f"{len(ids)} items {what}: {shown}"
+            yield f"{items_are(len(ids))} {what}: {shown}"

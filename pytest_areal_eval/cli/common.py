@@ -66,6 +66,17 @@ def pick(run: SavedRun, name: str | None) -> list[SavedEvaluation]:
     return [known[name]] if name is not None else list(known.values())
 
 
+def number_of_lines(text: str) -> int:
+    """A number of rows to list, as an argument.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no whole number from 0 on.
+    """
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
+    return int(text)
+
+
 def width() -> int | None:
     """Columns of the terminal; None where stdout is none."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

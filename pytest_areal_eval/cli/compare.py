@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_areal_eval.cli.common import add_results_dir, load, say, say_table
+from pytest_areal_eval.cli.common import add_results_dir, load, number_of_lines, say, say_table
+from pytest_areal_eval.report.text import items_are, printable
 
 if TYPE_CHECKING:
     from pytest_areal_eval.report.comparison import Comparison
@@ -33,7 +34,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--evaluation", metavar="NAME", help="only this one of RUN")
     parser.add_argument("--against", metavar="NAME", help="its name in BASELINE, where that is another")
     parser.add_argument(
-        "--flips", type=int, default=10, metavar="N", help="changed items to list (default: %(default)s)"
+        "--flips", type=number_of_lines, default=10, metavar="N", help="changed items to list (default: %(default)s)"
     )
     parser.add_argument(
         "--gate", action="append", default=[], metavar="[NAME:]COND", help="decide, such as 'reward >= baseline - 0.01'"
@@ -50,15 +51,19 @@ def run(arguments: argparse.Namespace) -> int:
 
     before = load(arguments.baseline, arguments.results_dir)
     after = load(arguments.run_name, arguments.results_dir)
-    name, against = arguments.evaluation, arguments.against
-    comparisons = compare_runs(before, after, (against or name, name or against) if name or against else None)
+    wanted, against = arguments.evaluation, arguments.against
+    comparisons = compare_runs(before, after, (against or wanted, wanted or against) if wanted or against else None)
+    verdicts = list(_decide(before, after, comparisons, arguments))
     if arguments.json:
         print(json.dumps([asdict(c) for c in comparisons], indent=2))
     else:
         say(f"{before.name} → {after.name}")
         for comparison in comparisons:
             _say(comparison, arguments.flips)
-    outcomes = [verdict.outcome for verdict in _decide(before, after, comparisons, arguments)]
+    for name, verdict in verdicts:
+        line = printable(f"gate {verdict.outcome.upper():<5} {name}: {verdict.message}")
+        print(line, file=sys.stderr if arguments.json else None)
+    outcomes = [verdict.outcome for _, verdict in verdicts]
     if "fail" in outcomes or any(c.differs for c in comparisons):
         return 1
     return EXIT_INCONCLUSIVE if "inconclusive" in outcomes else 0
@@ -66,8 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _decide(
     before: SavedRun, after: SavedRun, comparisons: Sequence[Comparison], arguments: argparse.Namespace
-) -> Iterator[Verdict]:
-    """Decide the gates that were given, say each, and refuse one that names no compared evaluation."""
+) -> Iterator[tuple[str, Verdict]]:
+    """Decide the gates that were given, by evaluation, and refuse one that names none that is compared."""
     from pytest_areal_eval.errors import UserError
     from pytest_areal_eval.report.comparison import baseline_of
     from pytest_areal_eval.report.scoreboard import names_of
@@ -84,17 +89,12 @@ def _decide(
             mine, theirs = before.evaluations[compared[known]], after.evaluations[known]
             row = replace(theirs.row, gates=[gate])
             reference, partial = baseline_of(mine.row, row, before.name), row.partial_reason()
-            verdict = decide(
-                gate, row.summary(), partial_reason=partial, policy=arguments.gate_policy, baseline=reference
-            )
-            print(
-                f"gate {verdict.outcome.upper():<5} {known}: {verdict.message}",
-                file=sys.stderr if arguments.json else None,
-            )
-            yield verdict
+            policy = arguments.gate_policy
+            yield known, decide(gate, row.summary(), partial_reason=partial, policy=policy, baseline=reference)
 
 
 def _say(c: Comparison, limit: int) -> None:
+    from pytest_areal_eval.report.comparison import p_text
     from pytest_areal_eval.stats.power import minimal_detectable_effect, spread
 
     p = c.paired
@@ -105,7 +105,7 @@ def _say(c: Comparison, limit: int) -> None:
     for text in [*c.differs, *c.remarks]:
         say(f"  - {text}")
     interval = "unknown" if p.difference.ci is None else "[{:+.4f}, {:+.4f}]".format(*p.difference.ci)
-    say(f"  difference {p.difference.value:+.4f}, 95 % interval {interval}, p = {_p(p.p_value)} ({p.test})")
+    say(f"  difference {p.difference.value:+.4f}, 95 % interval {interval}, p = {p_text(p.p_value)} ({p.test})")
     se = spread(p.difference)
     mde = (
         ""
@@ -115,7 +115,7 @@ def _say(c: Comparison, limit: int) -> None:
     say(f"  {_word(c)}: {p.better} items better, {p.worse} worse{mde}")
     for which, ids in (("baseline", c.only_before), ("second run", c.only_after)):
         if ids:
-            say(f"  {len(ids)} items are in the {which} alone and not compared: {', '.join(ids[:3])}")
+            say(f"  {items_are(len(ids))} in the {which} alone and not compared: {', '.join(ids[:3])}")
     rows = [
         [f.item_id, f"{f.before:g} → {f.after:g}", f.answer_before, f.answer_after, f.gold] for f in c.flips[:limit]
     ]
@@ -131,7 +131,3 @@ def _word(c: Comparison) -> str:
     if ci is None or ci[0] <= 0.0 <= ci[1]:
         return "no difference shown"
     return "better" if ci[0] > 0.0 else "worse"
-
-
-def _p(value: float) -> str:
-    return f"{value:.3f}" if value >= 0.001 else f"{value:.1e}"

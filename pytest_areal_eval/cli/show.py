@@ -7,9 +7,9 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_areal_eval.cli.common import add_run, load, pick, say, say_table, width
+from pytest_areal_eval.cli.common import add_run, load, number_of_lines, pick, say, say_table, width
 from pytest_areal_eval.report.stats import stats_json, stats_lines
-from pytest_areal_eval.report.text import answer_of
+from pytest_areal_eval.report.text import answer_of, items_are
 from pytest_areal_eval.report.transcript import turns_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ def add(commands: Any) -> None:
     add_run(parser)
     parser.add_argument("--evaluation", metavar="NAME", help="only this one")
     parser.add_argument("--item", metavar="ID", help="everything about one item")
-    parser.add_argument("--missed", type=int, nargs="?", const=20, metavar="N", help="list items below the pass mark")
+    parser.add_argument(
+        "--missed", type=number_of_lines, nargs="?", const=20, metavar="N", help="list items below the pass mark"
+    )
     parser.add_argument("--stats", action="store_true", help="print AReaL's dictionary of statistics, whole")
     parser.add_argument("--json", action="store_true", help="print the summaries as JSON")
     parser.set_defaults(run=run)
@@ -74,9 +76,8 @@ def _show_table(saved: SavedRun, evaluations: Sequence[SavedEvaluation]) -> None
             say(f"gate {gate['outcome'].upper():<5} {gate['evaluation']}: {gate['message']}")
     for e in evaluations:
         if e.owed:
-            say(
-                f"{e.name}: {len(e.owed)} more items lack some of their {e.row.n_samples} episodes and are in no number"
-            )
+            missing = f"some of {e.row.n_samples} episodes are missing"
+            say(f"{e.name}: {items_are(len(e.owed))} owed, and in no number: {missing}")
     if saved.info.get("status") == "started":
         say("the run has not finished, or was killed; these are the items that are in its journal")
 

@@ -116,6 +116,24 @@ def baseline_of(before: Row, after: Row, name: str) -> Baseline:
     return Baseline(name, mine, differences)
 
 
+def change_since(before: Row, after: Row) -> str:
+    """The paired difference in one line; empty where no item is in both."""
+    shared = len(_common(before, after))
+    if not shared:
+        return ""
+    p = _paired(before, after)
+    interval = "" if p.difference.ci is None else ", 95 % interval [{:+.4f}, {:+.4f}]".format(*p.difference.ci)
+    return (
+        f"reward {p.baseline:.4f} → {p.candidate:.4f} over {shared} shared items: {p.difference.value:+.4f}{interval}, "
+        f"p = {p_text(p.p_value)} ({p.test}), {p.better} better, {p.worse} worse"
+    )
+
+
+def p_text(value: float) -> str:
+    """A p-value for people."""
+    return f"{value:.3f}" if value >= 0.001 else f"{value:.1e}"
+
+
 def counterpart(run: SavedRun, row: Row) -> SavedEvaluation | None:
     """The same evaluation in another run.
 

@@ -32,6 +32,11 @@ def count(value: float) -> str:
     return f"{value:.0f}"
 
 
+def items_are(n: int) -> str:
+    """``1 item is``, ``2 items are``."""
+    return f"{n} item is" if n == 1 else f"{n} items are"
+
+
 def answer_of(episode: Episode, limit: int = 60) -> str:
     """What an episode answered, on one line: what the grader read, else the end of what the model wrote."""
     if episode.extracted:

@@ -211,6 +211,27 @@ def test_a_gate_against_a_baseline_pairs_the_items_of_that_run(suite: Suite) -> 
     worse.stdout.fnmatch_lines(["gate FAIL *reward - baseline -0.6667 < -0.01*"])
 
 
+def test_a_baseline_that_sampled_otherwise_is_refused_where_a_gate_counts_from_it(suite: Suite) -> None:
+    made = suite(rows=2)
+    made.runpytest()
+    first = next((made.path / "eval-results").glob("2*"))
+    hotter = ("--temperature=0.7", f"--baseline={first.name}")
+    result = made.runpytest(*hotter, "--gate", "reward >= baseline")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*measured something else:", "*sampling: temperature is 0.0 and 0.7"])
+    made.runpytest(*hotter).stdout.fnmatch_lines(["baseline *measured something else: sampling: *"])
+    same = made.runpytest(f"--baseline={first.name}")
+    same.stdout.fnmatch_lines(["baseline * over 2 shared items: +0.0000, 95 % interval *, 0 better, 0 worse; flips: *"])
+
+
+def test_a_gate_that_counts_from_no_baseline_is_refused_before_anything_runs(suite: Suite) -> None:
+    result = suite(rows=2).runpytest("--gate", "reward >= baseline - 0.01")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*there is no baseline", "Give the run to compare with: --baseline=RUN"])
+    told = suite(rows=2, more=', gates=["reward >= baseline"]').runpytest()
+    told.stdout.fnmatch_lines(["*gate 'reward >= baseline' will fail: give the run to compare with: --baseline=RUN"])
+
+
 def test_an_unknown_baseline_is_refused_before_anything_runs(suite: Suite) -> None:
     result = suite(rows=2).runpytest("--gate", "reward >= baseline", "--baseline=yesterday")
     assert result.ret == pytest.ExitCode.USAGE_ERROR

@@ -261,9 +261,9 @@ def test_other_settings_are_refused_with_what_differs(suite: Suite, args: tuple[
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"answer": f"a{n}"', '"answer": f"b{n}"', "test_gsm: 6 items have another content: g0, g1, g2, g3, g4, …"),
-        ("range(6)", "range(7)", "test_gsm: 1 items are not in the run: g6"),
-        ('f"g{n}"', 'f"g{n + 1}"', "test_gsm: 5 items have another content: g1, g2, g3, g4, g5"),
+        ('"answer": f"a{n}"', '"answer": f"b{n}"', "test_gsm: 6 items are of another content: g0, g1, g2, g3, g4, …"),
+        ("range(6)", "range(7)", "test_gsm: 1 item is not in the run: g6"),
+        ('f"g{n}"', 'f"g{n + 1}"', "test_gsm: 5 items are of another content: g1, g2, g3, g4, g5"),
         ('"support.ask.Ask"', '"another.Ask"', "test_gsm: workflow was *"),
         ("def test_gsm(", "def test_other(", "no run in * is one of test_other"),
     ],

@@ -37,7 +37,7 @@ def test_items_are_paired_and_flips_listed_with_both_answers(
     assert "gsm: 1.0000 → 0.9500 over 40 shared items" in out
     assert "0 items better, 2 worse" in out
     assert "i3    1 → 0   old 1   new 0  1" in out
-    assert "1 items are in the second run alone" in out
+    assert "1 item is in the second run alone" in out
     assert "no difference shown" in out
 
 
@@ -50,6 +50,25 @@ def test_a_difference_that_is_one_is_called_by_its_name(tmp_path: Path, capsys: 
     (found,) = json.loads(capsys.readouterr().out)
     assert found["paired"]["worse"] == 25
     assert found["paired"]["p_value"] < 0.001
+
+
+def test_a_grader_whose_code_changed_makes_it_no_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = gsm(tmp_path / "a", {"x": [1.0]}, identity={"reward_fn": "aaaa", "prompt": "p", "answer": None})
+    after = gsm(tmp_path / "b", {"x": [0.0]}, identity={"reward_fn": "bbbb", "prompt": "q", "answer": None})
+    assert main(["compare", str(before), str(after)]) == 1
+    out = capsys.readouterr().out
+    assert "- grading: its reward_fn changed" in out
+    assert "prompt" not in out  # the prompts themselves are the same
+
+
+def test_a_gate_that_cannot_be_decided_is_refused_before_anything_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = gsm(tmp_path / "a", {"x": [1.0]}), gsm(tmp_path / "b", {"x": [0.0]})
+    assert main(["compare", str(before), str(after), "--gate", "rewrad >= baseline"]) == 2
+    told = capsys.readouterr()
+    assert "no metric 'rewrad'" in told.err
+    assert not told.out
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_an_item_that_lacks_an_episode_is_owed_and_in_no_number(
     capsys.readouterr()
     main(["show", str(folder)])
     captured = capsys.readouterr()
-    assert "1 more items lack some of their 2 episodes" in captured.out
+    assert "1 item is owed, and in no number: some of 2 episodes are missing" in captured.out
     assert "the line has no end" in captured.err
 
 
