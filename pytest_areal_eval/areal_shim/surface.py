@@ -83,6 +83,8 @@ SURFACE: Mapping[str, Mapping[str, str]] = {
     "areal.utils.perf_tracer": _TRACER,
     "areal.utils.printing": _names("stats.tabulate_stats", "tabulate_stats"),
     "areal.utils.stats_tracker": _STATS,
+    "areal.workflow.openai": {},
+    "areal.workflow.openai.math_agent": _names("areal_shim.math_agent", "MathAgent MultiTurnMathAgent"),
     "areal.workflow": {name: home for names in _WORKFLOWS.values() for name, home in names.items()},
     **_WORKFLOWS,
 }

@@ -39,6 +39,11 @@ def test_client(rollout):
 @evaluation(ROWS, prompt="question", workflow="support.areal_math_agent.MathAgent")
 def test_agent(rollout):
     pass
+
+@evaluation(ROWS, prompt=ask, workflow="areal.workflow.openai.math_agent.MultiTurnMathAgent",
+            workflow_kwargs={{"max_turns": 2, "max_tokens": 5, "max_completion_tokens": 200, "temperature": 0.0}})
+def test_areals_agent(rollout):
+    pass
 """
 
 
@@ -58,7 +63,8 @@ def test_a_file_of_workflows_a_yaml_and_an_agent_run_without_areal(session: Sess
     for name in ("test_derived", "test_areals_name"):
         assert sum(row["reward"] for row in found[name]) >= 4, session.output
         assert all(row["extracted"] for row in found[name])
-    assert sum(row["reward"] for row in found["test_client"]) >= 4, session.output
+    for name in ("test_client", "test_areals_agent"):
+        assert sum(row["reward"] for row in found[name]) >= 4, session.output
     assert found["test_own_workflow"][0]["stats"]["eval-rollout/length"]["type"] == "avg_min_max"
     (folder,) = {file.parent for file in session.path.glob("eval-results/20*/stats.json")}
     stats = json.loads((folder / "stats.json").read_text())
