@@ -24,7 +24,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         a mistake or a run that cannot be read.
     """
     parser = _parser()
-    arguments = parser.parse_args(argv)
+    arguments, rest = parser.parse_known_args(argv)
+    if any(word.startswith("-") for word in rest) or (rest and not hasattr(arguments, "overrides")):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:  # argparse gives up on a list of words once an option has parted it
+        arguments.overrides += rest
     try:
         return int(arguments.run(arguments))
     except ArealEvalError as error:

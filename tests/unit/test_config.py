@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -398,6 +399,14 @@ def test_the_command_prints_values_options_and_origins(capsys: pytest.CaptureFix
     assert ["seed", "7", "seed=7"] in lines
     assert ["n-samples", "4", f"{file}:35,", "${gconfig}"] in lines
     assert not any(line[-1:] == ["default"] for line in lines)
+
+
+def test_the_commands_options_may_stand_between_file_and_overrides(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", str(CONFIGS / "gsm8k.yaml"), "--given", "seed=7", "gconfig.n_samples=3"]) == 0
+    assert re.search(r"^seed +7 +seed=7$", capsys.readouterr().out, re.M)
+    with pytest.raises(SystemExit):
+        main(["config", str(CONFIGS / "gsm8k.yaml"), "seed=7", "--model=/x"])
+    assert "unrecognized arguments: --model=/x" in capsys.readouterr().err
 
 
 def test_the_command_names_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
