@@ -145,7 +145,8 @@ class Run:
 
         for group in self.evaluations.groups.values():
             params = [param for found in map(membership, group.items) if found is not None for param in found[1:]]
-            rows = ((param.id, group.plan.data.records[param.index]) for param in params)
+            params.sort(key=lambda param: param.index)  # whatever a plugin made of the tests' order
+            rows = [(param.id, group.plan.data.records[param.index]) for param in params]
             write_items(folder, group.name, rows, writer=writer)
 
     def _dump(self) -> None:

@@ -92,6 +92,9 @@ def _say(name: str, p: Proposal) -> None:
     say(f"\n{name}: {len(p.values)} runs of {p.n} items: {values}; mean {p.mean:.4f}, run-to-run sd {p.noise:.4f}")
     if p.source == "runs":
         say("  the runs vary more than their items explain by themselves: something shakes whole runs")
+    if not p.useful:
+        say(f"  no threshold: {len(p.values)} such runs would let every checkpoint pass; give more runs")
+        return
     say(f'  gates=["reward >= {p.threshold:.4f}"]')
     say(f"  fails {p.false_alarms:.1%} of unchanged runs; finds a true drop of {p.mde:.4f} with 80 % power")
 
@@ -101,7 +104,7 @@ def _write(path: Path, runs: Sequence[SavedRun], proposals: dict[str, Proposal])
 
     content = {
         "made_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "gates": {name: f"reward >= {p.threshold:.4f}" for name, p in proposals.items()},
+        "gates": {name: f"reward >= {p.threshold:.4f}" for name, p in proposals.items() if p.useful},
         "evaluations": {
             name: asdict(p) | {k: v for k, v in runs[0].evaluations[name].described.items() if k != "summary"}
             for name, p in proposals.items()
@@ -118,7 +121,10 @@ def _write(path: Path, runs: Sequence[SavedRun], proposals: dict[str, Proposal])
 
 
 def _share(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0.0 < value < 0.5:
-        raise argparse.ArgumentTypeError(f"{text} is no share between 0 and 0.5")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share between 0 and 0.5")
     return value

@@ -67,11 +67,13 @@ def _show_table(saved: SavedRun, evaluations: Sequence[SavedEvaluation]) -> None
     from pytest_areal_eval.report.table import summary_lines
 
     say(f"{saved.name}: {', '.join(saved.models) or 'no model'}")
+    for e in evaluations:
+        say(f"  {e.name}: {e.setup}")
     for line in summary_lines([e.row for e in evaluations], width()):
         say(line)
     _show_stats(evaluations, whole=False)
     names = {e.name for e in evaluations}
-    for gate in saved.info.get("gates", []):
+    for gate in saved.gates:
         if gate["evaluation"] in names:
             say(f"gate {gate['outcome'].upper():<5} {gate['evaluation']}: {gate['message']}")
     for e in evaluations:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,21 +37,22 @@ class SavedItem:
 
 
 def write_items(
-    folder: Path, evaluation: str, items: Iterable[tuple[str, Mapping[str, Any]]], *, writer: str = ""
+    folder: Path, evaluation: str, items: Sequence[tuple[str, Mapping[str, Any]]], *, writer: str = ""
 ) -> None:
     """Append an evaluation's items to the run's folder.
 
     Args:
         folder: the run's.
         evaluation: its name.
-        items: ids with their records.
+        items: ids with their records, in the order of the dataset.
         writer: a name that is this process's alone, where several write.
 
     Raises:
         JournalError: the file cannot be written.
     """
     path = folder / (f"items.{writer}.jsonl" if writer else "items.jsonl")
-    lines = (encode_line(_line(evaluation, item_id, record)) for item_id, record in items)
+    labels = _labels([record for _, record in items])
+    lines = (encode_line(_line(evaluation, item_id, record, labels)) for item_id, record in items)
     try:
         with path.open("ab") as file:
             file.writelines(lines)
@@ -73,13 +74,21 @@ def copy_items(source: Path, target: Path) -> None:
             file.write(path.read_bytes())
 
 
-def _line(evaluation: str, item_id: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    columns = {name: value for name, value in record.items() if name != "id" and _is_label(value)}
+def _labels(records: Sequence[Mapping[str, Any]]) -> Set[str]:
+    """The columns that are labels in every record: a question is none because it happens to be short."""
+    no_labels = {name for record in records for name, value in record.items() if not _is_label(value)}
+    return {name for record in records for name in record} - no_labels - {"id"}
+
+
+def _line(evaluation: str, item_id: str, record: Mapping[str, Any], labels: Set[str]) -> dict[str, Any]:
+    columns = {name: value for name, value in record.items() if name in labels and value is not None}
     digest = item_hash(record)
     return {"v": SCHEMA, "kind": ITEM, "evaluation": evaluation, "item_id": item_id, "hash": digest, "columns": columns}
 
 
 def _is_label(value: Any) -> bool:
+    if value is None:
+        return True
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, int) or (isinstance(value, str) and len(value) <= LONGEST_TEXT and "\n" not in value)

@@ -48,6 +48,25 @@ class SavedEvaluation:
         """The evaluation's name."""
         return self.row.name
 
+    @property
+    def setup(self) -> str:
+        """Its data, episodes, sampling and grader in one line."""
+        data, sampling = self.described.get("dataset", {}), self.described.get("sampling", {})
+        source = str(self.described.get("identity", {}).get("source", ""))
+        what = f"{data['name']} ({str(data.get('content_hash'))[:8]}), " if data.get("name") else ""
+        how = "as recorded" if source.startswith("replay") else sampling_text(sampling) if sampling else ""
+        scored_by = str(self.described.get("reward_fn") or self.described.get("workflow") or "").rpartition(".")[2]
+        counts = f"{what}{self.row.n_selected} of {self.row.n_total} items x {self.row.n_samples}"
+        return "; ".join(filter(None, (counts, how, scored_by and f"scored by {scored_by}")))
+
+
+def sampling_text(sampling: Mapping[str, Any]) -> str:
+    """How answers are drawn, in a few words."""
+    limit = f", at most {sampling['max_new_tokens']} new tokens" if "max_new_tokens" in sampling else ""
+    if sampling.get("greedy"):
+        return f"greedy{limit}"
+    return f"temperature {sampling.get('temperature', 1.0):g}, top_p {sampling.get('top_p', 1.0):g}{limit}"
+
 
 @dataclass(frozen=True)
 class SavedRun:
@@ -69,6 +88,12 @@ class SavedRun:
     def name(self) -> str:
         """The folder's name."""
         return self.path.name
+
+    @property
+    def gates(self) -> list[Mapping[str, Any]]:
+        """The decided gates, in the order of the evaluations."""
+        order = {name: place for place, name in enumerate(self.evaluations)}
+        return sorted(self.info.get("gates", []), key=lambda gate: order.get(gate["evaluation"], len(order)))
 
     @property
     def rows(self) -> list[Row]:

@@ -33,6 +33,7 @@ class Proposal:
         n: items.
         false_alarms: probability that an unchanged checkpoint falls below the threshold.
         mde: the true drop that falls below the threshold with 80 % probability.
+        useful: some reward is below the threshold; too few runs that vary too much give one that all would pass.
     """
 
     threshold: float
@@ -43,6 +44,7 @@ class Proposal:
     n: int
     false_alarms: float
     mde: float
+    useful: bool
 
 
 def propose(runs: Sequence[Sequence[Sequence[float]]], *, false_alarms: float = FALSE_ALARMS) -> Proposal:
@@ -84,6 +86,7 @@ def propose(runs: Sequence[Sequence[Sequence[float]]], *, false_alarms: float = 
         n=n,
         false_alarms=false_alarms,
         mde=mean - limit + float(ndtri(POWER)) * noise,
+        useful=limit > min(0.0, *(x for run in means for x in run)),
     )
 
 

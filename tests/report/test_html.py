@@ -109,6 +109,8 @@ def test_a_click_shows_an_items_episodes(browser: Browser, page: Path) -> None:
     assert browser.run("document.getElementById('gold').textContent") == "y1"
     browser.do("document.querySelectorAll('.episodes button')[2].click()")
     browser.wait("document.getElementById('completion').textContent === 'so 1 in episode 2'", 10)
+    browser.do("document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowLeft', bubbles: true}))")
+    browser.wait("document.getElementById('completion').textContent === 'so 1 in episode 1'", 10)
 
 
 def test_an_item_has_an_address_and_an_error_is_shown(browser: Browser, page: Path) -> None:

@@ -40,6 +40,7 @@ def test_show_prints_the_table_that_pytest_printed(
     capsys.readouterr()
     assert main(["show", str(copied)]) == 0
     shown = [line.rstrip() for line in capsys.readouterr().out.splitlines()[1:] if line.strip()]
+    assert shown.pop(0).startswith("  test_gsm: records (")
     assert shown == [line for line in printed if line]
 
 
@@ -133,6 +134,11 @@ def test_items_keep_a_hash_and_short_columns(tmp_path: Path) -> None:
     item = read_items(tmp_path)["gsm", "a"]
     assert item.columns == {"level": 3, "family": "ledger", "ok": True}
     assert len(item.hash) == 16
+
+
+def test_a_question_is_no_label_where_it_happens_to_be_short(tmp_path: Path) -> None:
+    write_items(tmp_path, "gsm", [("a", {"level": 1, "question": "Short?"}), ("b", {"level": 2, "question": "x" * 81})])
+    assert [dict(item.columns) for item in read_items(tmp_path).values()] == [{"level": 1}, {"level": 2}]
 
 
 def without_times(summary: dict[str, Any]) -> dict[str, Any]:

@@ -94,3 +94,22 @@ def test_calibrating_from_different_checkpoints_is_refused(tmp_path: Path, capsy
     assert "the weights differ" in capsys.readouterr().err
     assert main(["calibrate", str(folders[0])]) == 2
     assert "one run tells nothing" in capsys.readouterr().err
+
+
+def test_runs_that_are_too_far_apart_give_no_threshold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [
+        write_run(tmp_path / name, {"gsm": [episode(f"i{i}", reward=float(i < right)) for i in range(50)]})
+        for name, right in (("a", 50), ("b", 20))
+    ]
+    output = tmp_path / "thresholds.json"
+    assert main(["calibrate", *map(str, folders), "-o", str(output)]) == 0
+    told = capsys.readouterr().out
+    assert "no threshold: 2 such runs would let every checkpoint pass" in told
+    assert "gates=" not in told
+    assert not json.loads(output.read_text())["gates"]
+
+
+def test_a_share_of_false_alarms_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["calibrate", "a", "b", "--false-alarms=often"])
+    assert "'often' is not a share between 0 and 0.5" in capsys.readouterr().err

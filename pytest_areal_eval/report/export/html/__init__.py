@@ -55,7 +55,7 @@ def _page(run: SavedRun, shown: list[SavedEvaluation]) -> str:
         title=escape(title),
         facts=_facts(run),
         summary=summary_html(run.rows),
-        gates=gates_html(run.info.get("gates", [])),
+        gates=gates_html(run.gates),
         notes=notes_html(run.rows),
         models=models_html(run.rows),
     )

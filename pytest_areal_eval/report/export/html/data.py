@@ -15,7 +15,7 @@ from typing import Any
 from pytest_areal_eval.api import Episode
 from pytest_areal_eval.report.export.html.charts import charts
 from pytest_areal_eval.report.saved import SavedEvaluation
-from pytest_areal_eval.report.text import answer_of
+from pytest_areal_eval.report.text import answer_of, printable
 from pytest_areal_eval.report.transcript import Turn, turns_of
 
 CHUNK_ITEMS = 32
@@ -71,6 +71,7 @@ def index(evaluation: SavedEvaluation) -> dict[str, Any]:
     worst = [min(group, key=_badness) for group in groups]
     return {
         "name": evaluation.name,
+        "setup": printable(evaluation.setup),
         "k": evaluation.row.n_samples,
         "passMark": evaluation.row.pass_mark,
         "ids": ids,

@@ -69,3 +69,7 @@ function step(by) {
   $("viewport").scrollTop = Math.max(0, (at + by) * ROW_PX - $("viewport").clientHeight / 2);
   open(next);
 }
+
+function turn(by) {
+  if (state.episode + by >= 0) open(state.open, state.episode + by);
+}

@@ -124,6 +124,7 @@ async function show(wanted) {
   data.haystack ||= data.ids.map((id, p) => [id, data.status[p], data.answer[p], data.gold[p],
     ...Object.entries(data.columns).map(([name, values]) => `${name}=${values[p]}`)].join("\n").toLowerCase());
   data.shown = tableColumns();
+  $("setup").textContent = data.setup;
   drawOutcomes();
   drawCharts();
   drawHead();
@@ -152,7 +153,8 @@ async function start() {
   $("close").addEventListener("click", close);
   document.addEventListener("keydown", (event) => {
     if ($("detail").hidden || event.target.matches("input, select")) return;
-    const keys = { Escape: close, ArrowDown: () => step(1), ArrowUp: () => step(-1) };
+    const keys = { Escape: close, ArrowDown: () => step(1), ArrowUp: () => step(-1),
+      ArrowRight: () => turn(1), ArrowLeft: () => turn(-1) };
     if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
   });
   const [, from, id] = location.hash.match(/^#(\d+)\/(.*)$/) || [];
