@@ -72,8 +72,14 @@ class LiveLine:
             self._draw(self._text())
         elif self._mode == "lines" and now - self._last >= QUIET_EVERY_S:
             self._last = now
-            self._reporter.ensure_newline()
-            self._reporter.write_line(self._text())
+            self._write_line(self._text())
+
+    def _write_line(self, text: str) -> None:
+        """A line of its own, behind dots too: with ``-q`` pytest itself ends no line of them."""
+        self._reporter.ensure_newline()
+        if self._writer is not None and self._writer.width_of_current_line:
+            self._writer.line()
+        self._reporter.write_line(text)
 
     @contextmanager
     def _showing(self, text: Callable[[], str]) -> Iterator[None]:

@@ -228,13 +228,16 @@ def test_with_q_q_a_terminal_shows_no_live_line(suite: Suite) -> None:
     assert "test_gsm" not in text
 
 
-def test_off_a_terminal_there_is_a_line_a_minute(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("arguments", [(), ("-q",)])
+def test_off_a_terminal_there_is_a_line_a_minute(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
     """C103: bars that are redrawn flood a CI's log; the first line comes after 10 s, then one a minute."""
     assert (live.QUIET_FIRST_S, live.QUIET_EVERY_S) == (10.0, 60.0)
     monkeypatch.setattr("pytest_areal_eval.report.live.QUIET_EVERY_S", 0.3)
     monkeypatch.setattr("pytest_areal_eval.report.live.QUIET_FIRST_S", 0.3)
     slow = "lambda question: 1.0 if question == 'q2' else 0.0"
-    result = suite(rows=3, latency=slow).runpytest()
+    result = suite(rows=3, latency=slow).runpytest(*arguments)
     lines = [line for line in result.outlines if line.startswith("[test_gsm]")]
     assert 2 <= len(lines) <= 4
     assert "2/3" in lines[-1]
