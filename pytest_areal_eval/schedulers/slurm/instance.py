@@ -86,8 +86,9 @@ def _taken(instance: Instance, seen: Seen, shared: Rendezvous, launcher: Launche
         return instance.gone(seen.lost or Lost.UNKNOWN, seen.reason, node=seen.node)
     output = launcher.output(instance.handle.id)
     if output.exists():
-        said = logs.tail(str(output), 1).strip() or "nothing"
+        lines = [line for line in logs.tail(str(output), 5).splitlines() if not line.startswith("supervise: the ")]
+        said = lines[-1].strip() if lines else "nothing"
         why = f"{seen.reason} before its server was started; it said: {said}"
-        return instance.gone(Lost.EXITED, why, node=seen.node)
+        return replace(instance.gone(Lost.EXITED, why, node=seen.node), never=seen.never)
     why = f"{seen.reason} and wrote nothing into {shared.folder}: do nodes see it? --shared-dir=DIR"
     return replace(instance.gone(Lost.EXITED, why), never=True)

@@ -11,7 +11,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_areal_eval.schedulers.base import InstanceSpec, Lost, NodeFree
+from pytest_areal_eval.schedulers.base import InstanceSpec, Lost, NodeFree, Shape
+from pytest_areal_eval.schedulers.gpus import counted
 from pytest_areal_eval.schedulers.slurm import commands
 from pytest_areal_eval.schedulers.slurm.launcher import Ending, Seen
 from pytest_areal_eval.schedulers.slurm.options import SlurmOptions
@@ -57,7 +58,8 @@ class Jobs:
         """
         from pytest_areal_eval.schedulers.slurm.submission import submit
 
-        return submit(spec.name, agent, self._folder, self._parameters(key, spec, exclude), self._options.given())
+        name = f"{spec.name} ({_needs(spec.shape)})"
+        return submit(name, agent, self._folder, self._parameters(key, spec, exclude), self._options.given())
 
     def look(self, ids: Sequence[str]) -> dict[str, Seen]:
         """The state of jobs; Slurm is asked every 2 s at most, for all of them at once."""
@@ -123,7 +125,7 @@ class Jobs:
             node = "" if {"[", ","} & set(line.nodes) else line.nodes
             return Seen("gone", f"{said}{reason}", lost=commands.ENDED[line.state], node=node)
         if line.state in ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED"):
-            never = line.reason in commands.NEVER
+            never = commands.never(line.reason)
             start = "" if line.start in ("N/A", "") else f", expected to start at {line.start}"
             return Seen("waiting", f"{said}{reason}, {self._free_now(now)}{start}", never=never)
         return Seen("running", f"{said} on {line.nodes}")
@@ -134,3 +136,9 @@ class Jobs:
             free, total = sum(node.gpus_free for node in nodes), sum(node.gpus_total for node in nodes)
             self._free = now, f"{self.place} has {free} of {total} GPUs free"
         return self._free[1]
+
+
+def _needs(shape: Shape) -> str:
+    memory = "" if shape.mem_gb_per_node is None else f", {shape.mem_gb_per_node:g} GB"
+    each = f" on each of {shape.nodes} nodes" if shape.nodes > 1 else ""
+    return f"{counted(shape.gpus_per_node)}, CPUs: {shape.cpus_per_node}{memory}{each}"

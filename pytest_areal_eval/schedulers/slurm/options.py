@@ -42,7 +42,9 @@ class SlurmOptions:
 
     def given(self) -> list[str]:
         """What decides whether Slurm takes a job, as it was typed."""
-        chosen = {name: getattr(self, name) for name in ("partition", "account", "qos", "time", "constraint")}
+        chosen = {
+            name: getattr(self, name) for name in ("partition", "account", "qos", "time", "constraint", "exclude")
+        }
         typed = [f"--slurm-{name}={value}" for name, value in chosen.items() if value is not None]
         return [*typed, *(f"--slurm-sbatch-arg={argument}" for argument in self.sbatch_args)]
 

@@ -155,6 +155,12 @@ class SlurmScheduler:
                 f"{spec.name} asks for {shape.gpus_per_node} GPUs on a node; the largest of {place} has {largest}.",
                 "Spread the replica over several nodes or ask for another partition: --slurm-partition=NAME",
             )
+        cpus = max((node.cpus_total or shape.cpus_per_node for node in nodes), default=0)
+        if shape.cpus_per_node > cpus:
+            raise CannotFit(
+                f"{spec.name} asks for {shape.cpus_per_node} CPUs on a node; the largest of {place} has {cpus}.",
+                "Reserve fewer for each GPU: --server-cpus=N",
+            )
         total = sum(node.gpus_total for node in nodes)
         running = [one for one in self._roster.all() if one.final is None and not one.stopped]
         ours = sum(one.gpus for one in running if one.address is None or not {*exclude}.intersection(one.address.nodes))

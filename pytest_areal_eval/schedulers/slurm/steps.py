@@ -14,7 +14,7 @@ import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from pytest_areal_eval.errors import SchedulerError
+from pytest_areal_eval.errors import ConfigError, SchedulerError
 from pytest_areal_eval.schedulers import logs, processes, supervise
 from pytest_areal_eval.schedulers.base import GRACE_S, InstanceSpec, Lost, NodeFree
 from pytest_areal_eval.schedulers.slurm import commands
@@ -47,8 +47,22 @@ class Steps:
         return f"the allocation {self._allocation}"
 
     def nodes(self) -> list[NodeFree]:
-        """The allocation's nodes, with its GPUs on each; which are free, Slurm keeps to itself."""
-        text = commands.run("scontrol", "show", "job", "-d", self._allocation)
+        """The allocation's nodes, with its GPUs on each; which are free, Slurm keeps to itself.
+
+        Raises:
+            ConfigError: there is no such allocation any more.
+        """
+        try:
+            text = commands.run("scontrol", "show", "job", "-d", self._allocation)
+        except SchedulerError as error:
+            if "Invalid job id" not in str(error):
+                raise
+            text = ""
+        if "JobState=RUNNING" not in text:
+            raise ConfigError(
+                f"SLURM_JOB_ID={self._allocation}: no allocation of that id runs any more",
+                "Make a new one (salloc), or submit jobs instead: env -u SLURM_JOB_ID pytest …",
+            )
         found: list[NodeFree] = []
         for line in re.findall(r"^\s+Nodes=(\S+) .*$", text, re.MULTILINE):
             gres = re.search(rf"Nodes={re.escape(line)} .*GRES=(\S*)", text)
