@@ -16,6 +16,7 @@ from pytest_areal_eval.controller.settings import ControllerSettings
 from pytest_areal_eval.controller.upkeep import TICK_S, Emit, Upkeep, now
 from pytest_areal_eval.engines.base import Engine, Launch, Reloading
 from pytest_areal_eval.errors import ArealEvalError, CannotFit, EngineLost, EngineStartError, SchedulerError
+from pytest_areal_eval.schedulers.base import State
 
 if TYPE_CHECKING:
     import aiohttp
@@ -146,8 +147,13 @@ class Fleet:
         if self._upkeep.once_ready.is_set():
             lost = "was lost" if len(self._members) == 1 else "were lost"
             return EngineLost(f"{many} {lost} and the restarts are spent; the first: {cause}")
-        hint = "Run the command by hand to see more; if the server only needs longer, raise --start-timeout."
-        return EngineStartError(f"the engine did not start; {cause}", hint if self._instances else "")
+        return EngineStartError(f"the engine did not start; {cause}", self._hint() if self._instances else "")
+
+    def _hint(self) -> str:
+        status = self._members[0].status
+        if status is not None and status.state is State.WAITING:
+            return "Wait longer with --queue-timeout, or ask for less or for another place."
+        return "Run the command by hand to see more; if the server only needs longer, raise --start-timeout."
 
     async def _rest(self) -> None:
         settled = all(m.phase == "gone" or (m.replica is not None and m.replica.up) for m in self._members)

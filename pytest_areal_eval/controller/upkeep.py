@@ -110,7 +110,8 @@ class Upkeep:
         limit_s = self._settings.queue_timeout_s if in_queue else self._start_limit_s(member)
         unlimited = in_queue and self._replicas.ready  # the run goes on with those, however long this one waits
         limit = "" if unlimited else f"; for {limit_s:g} s at most"
-        self._tell(member, "waiting", f"{member.name} waits ({status.state.value}): {reason}{limit}")
+        does = "waits" if status.state is State.WAITING else "starts"
+        self._tell(member, "waiting", f"{member.name} {does}: {reason}{limit}")
         if not unlimited and now() - member.since > limit_s:
             await self._lose(member, f"still waiting after {limit_s:g} s: {reason}", again=not in_queue)
 
@@ -214,8 +215,10 @@ class Upkeep:
         member.cause = f"{member.name}, attempt {member.attempt}: {why}"
         await self._blame(member, exit_code)
         never = member.status is not None and member.status.never
+        queued = member.status is not None and member.status.state is State.WAITING
         if self._instances is not None and member.handle is not None:
-            member.cause = await self._instances.obituary(member.handle, member.cause)
+            if not queued and not never:  # else nothing has run
+                member.cause = await self._instances.obituary(member.handle, member.cause)
             try:
                 await self._instances.stop(member.handle)
             except SchedulerError as error:
