@@ -149,7 +149,7 @@ class TestFit:
             (Shape(gpus_per_node=3), (8, 8), 4, "does not fit beside 4 others"),
             (Shape(nodes=2, gpus_per_node=4), (8, 4), 1, "4 GPUs on each of 2 nodes"),
             (Shape(nodes=2, gpus_per_node=8), (8, 8, 4), 1, "does not fit beside 1 others"),
-            (Shape(mem_gb_per_node=128), (8,), 0, "128 GB of memory on one node"),
+            (Shape(mem_gb_per_node=128), (8,), 0, r"128 GB of memory on one node; the largest .* has 64 GB of memory"),
             (Shape(gpus_per_node=1), (), 0, "asks for 1 node; .* has 0"),
         ],
     )
@@ -171,6 +171,16 @@ class TestConnection:
         with pytest.raises(SchedulerError, match=r"The connection to Ray is lost: .*No module named no_such_module"):
             connection.ask("poll", 10)
         assert not connection.lives
+        connection.end()
+
+    def test_a_module_of_the_users_in_the_working_directory_is_not_taken_for_another(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "queue.py").write_text("raise SystemExit('the wrong one')")
+        monkeypatch.chdir(tmp_path)
+        connection = Connection(tmp_path, program="queue")
+        with pytest.raises(SchedulerError, match="The connection to Ray is lost: see"):
+            connection.ask("poll", 10)
         connection.end()
 
     def test_an_answer_that_does_not_come_is_given_up(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def check(address: str) -> None:
         return
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), TCP_LIMIT_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), TCP_LIMIT_S).close()
     except (OSError, OverflowError) as error:
         raise ConfigError(
             f"no Ray cluster answers at {address}: {error}",

@@ -54,7 +54,7 @@ class Connection:
         self._requests.settimeout(ASK_LIMIT_S)
         with output, theirs:
             self._process = subprocess.Popen(
-                [*supervisor, sys.executable, "-m", program],
+                [*supervisor, sys.executable, "-P", "-m", program],  # a ray.py of the user's is not Ray
                 stdin=theirs.fileno(),
                 stdout=subprocess.PIPE,
                 stderr=output,

@@ -24,6 +24,7 @@ import ray
 from ray import cloudpickle
 from ray._private.state import available_resources_per_node  # vLLM relies on it too; nothing public tells as much
 from ray.exceptions import ActorUnavailableError, RayError
+from ray.runtime_env import RuntimeEnv
 from ray.util import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -75,6 +76,9 @@ class Cluster:
             folder: for the files of a cluster that is started here; a short path, since sockets lie in it.
             runtime_env: passed on to Ray.
         """
+        unknown = sorted(set(runtime_env or ()) - RuntimeEnv.known_fields)
+        if unknown and "RAY_RUNTIME_ENV_PLUGINS" not in os.environ:  # Ray itself would ignore it
+            raise ValueError(f"a runtime_env has no field {', '.join(unknown)}")
         options: dict[str, Any] = {"_node_ip_address": node_ip} if node_ip else {}
         if address == "local":
             options = {"include_dashboard": False, "object_store_memory": 100_000_000, "_temp_dir": folder}

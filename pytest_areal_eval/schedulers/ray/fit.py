@@ -46,7 +46,7 @@ def check_fits(
         if wanted > largest:
             raise CannotFit(
                 f"{spec.name} asks for {_amount(wanted, resource)} on one node; the largest node of {cluster} has "
-                f"{largest:g}.",
+                f"{_amount(largest, resource)}.",
                 "Ask for fewer in each replica, or add larger nodes.",
             )
     room = [min(int(node["total"].get(name, 0) // wanted) for name, wanted in bundle.items()) for node in nodes]
@@ -84,5 +84,5 @@ def _nodes(number: int) -> str:
 
 def _amount(number: float, resource: str) -> str:
     if resource == "memory":
-        return f"{number / 1e9:g} GB of memory"
+        return f"{round(number / 1e9, 1):,g} GB of memory"
     return f"{number:g} {resource}{'' if number == 1 else 's'}"

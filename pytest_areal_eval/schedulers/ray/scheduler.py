@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_areal_eval.errors import SchedulerError
+from pytest_areal_eval.errors import ConfigError, SchedulerError
 from pytest_areal_eval.schedulers import logs, processes
 from pytest_areal_eval.schedulers.base import GRACE_S, LEASE_S, Capacity, Handle, InstanceSpec, NodeFree, Status
 from pytest_areal_eval.schedulers.ray.address import LOCAL, check, own_address, resolve
@@ -178,6 +178,11 @@ class RayScheduler:
             driver.ask("connect", limit_s, runtime_env=self._runtime_env, **where)
         except SchedulerError as error:
             driver.end()
+            if self._runtime_env is not None and "runtime_env" in error.args[0]:
+                raise ConfigError(
+                    f"--ray-runtime-env: {error.args[0]}",
+                    "See what it may hold: https://docs.ray.io/en/latest/ray-core/handling-dependencies.html",
+                ) from error
             raise SchedulerError(
                 f"Ray at {self._address} did not take this process in: {error.args[0]}",
                 "pytest must run on a node of the cluster, with the cluster's versions of Ray and Python: ray status",
