@@ -68,7 +68,7 @@ class HFEngine:
 
     def launch(self, name: str, token: str) -> Launch:
         """The server's command; the token goes into its environment, out of sight of ``ps``."""
-        argv = [self.python, "-m", "pytest_areal_eval.engines.hf_server", "--model", self.model]
+        argv = [self.python, "-P", "-m", "pytest_areal_eval.engines.hf_server", "--model", self.model]
         argv += ["--served-model-name", self.served_name]
         argv += ["--host", "{host}", "--port", "{port}", "--nonce", "{nonce}"]
         argv += ["--dtype", self.dtype, "--max-batch", str(self.max_batch)]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -49,6 +51,14 @@ def test_the_command_has_placeholders_and_keeps_the_token_out_of_argv() -> None:
     assert "--dtype bfloat16 --max-batch 4 --context-length 512 --trust-remote-code" in line
     assert "the-secret" not in line
     assert "the-secret" in launch.env.values()
+
+
+def test_a_module_of_the_users_in_the_working_directory_is_not_taken_for_another(tmp_path: Path) -> None:
+    (tmp_path / "argparse.py").write_text("raise SystemExit('the wrong one')")
+    argv = HFEngine("/ckpt").launch("hf/0", "").argv
+    head = argv[: argv.index("--model")]
+    done = subprocess.run([*head, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0, done.stderr
 
 
 def test_discover_reads_the_limits(server: RunningServer) -> None:
