@@ -4,8 +4,8 @@
 
 CMD and all that it started, even what daemonized, end when the owner (our parent) is gone however it died, on SIGTERM,
 SIGINT or SIGHUP, or when CMD itself ends: SIGTERM first, SIGKILL after GRACE_S (10) seconds or on SIGUSR1.  The exit
-status is CMD's
-(128 + n for signal n; 0 if it was asked to end).  Stdlib only, Linux 5.3 or newer; runs as a bare file on any node.
+status is CMD's (128 + n for signal n; 0 if it was asked to end).  Stdlib only, Linux 5.3 or newer; runs as a bare file
+on any node.
 """
 
 from __future__ import annotations
