@@ -128,6 +128,14 @@ class TestSteps:
         ):
             Steps("7", tmp_path, "run").nodes()
 
+    def test_a_step_that_srun_refuses_for_good_is_not_tried_again(self, tmp_path: Path) -> None:
+        steps = Steps("7", tmp_path, "run")
+        steps._sruns["1"] = subprocess.Popen(["false"])
+        steps._outputs["1"] = tmp_path / "out"
+        steps._outputs["1"].write_text("srun: error: Unable to create step: More processors requested than permitted\n")
+        steps._sruns["1"].wait()
+        assert steps.look(["1"])["1"].never
+
 
 class TestAgent:
     def test_an_address_is_never_one_that_every_machine_has(self, monkeypatch: pytest.MonkeyPatch) -> None:

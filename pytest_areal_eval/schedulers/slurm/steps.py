@@ -20,7 +20,15 @@ from pytest_areal_eval.schedulers.base import GRACE_S, InstanceSpec, Lost, NodeF
 from pytest_areal_eval.schedulers.slurm import commands
 from pytest_areal_eval.schedulers.slurm.launcher import Ending, Seen
 
-_REFUSED = "Requested node configuration is not available"
+_REFUSED = (
+    "Requested node configuration is not available",
+    "More processors requested than permitted",
+    "Memory required by task is not available",
+    "Invalid generic resource (gres) specification",
+    "Invalid node name specified",
+    "unrecognized option",
+)
+"""What srun says of a step that the allocation can never hold."""
 
 
 class Steps:
@@ -135,4 +143,4 @@ class Steps:
             return Seen("waiting", f"srun {pid} waits for a free part of {self.place}")
         said = logs.tail(str(self._outputs[pid]), 5)
         reason = f"srun exited with {status}"
-        return Seen("gone", reason, never=_REFUSED in said, lost=Lost.EXITED)
+        return Seen("gone", reason, never=any(words in said for words in _REFUSED), lost=Lost.EXITED)
