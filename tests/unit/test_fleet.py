@@ -311,7 +311,7 @@ def test_an_instance_that_can_never_start_is_not_tried_again() -> None:
     never = Status(State.WAITING, "PartitionNodeLimit", never=True)
     scripted = Scripted([[never]])
     with (
-        pytest.raises(CannotFit, match="can never start: PartitionNodeLimit$"),
+        pytest.raises(CannotFit, match=r"can never start: PartitionNodeLimit$"),
         running(StandinEngine(), scripted, restarts=5),
     ):
         pass
