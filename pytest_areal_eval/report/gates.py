@@ -11,7 +11,7 @@ import pytest
 
 from pytest_areal_eval.errors import ConfigError
 from pytest_areal_eval.report.scoreboard import Row, Scoreboard
-from pytest_areal_eval.stats import Baseline, Verdict, decide
+from pytest_areal_eval.stats import Baseline, Verdict, decide, undecided
 from pytest_areal_eval.stats.verdicts import Policy
 
 Outcome = Literal["passed", "failed", "skipped"]
@@ -60,7 +60,7 @@ def decide_gates(
                 reference = baseline(row) if gate.from_baseline else None
                 verdict = decide(gate, summary, partial_reason=partial, policy=policy, baseline=reference)
             except ConfigError as error:
-                verdict = Verdict(gate, "fail", None, None, summary.n_items, str(error))
+                verdict = undecided(gate, summary, error)
             found = Decided(f"{row.key}::gate[{gate}]", row, verdict, row.xfail_reason)
             _report(session, found)
             decided.append(found)
@@ -103,7 +103,8 @@ def _outcome(found: Decided) -> tuple[Outcome, Any]:
         return "skipped", (found.row.file, 0, f"Skipped: {verdict.message}")
     if verdict.outcome == "pass":
         return "passed", None
-    text = "\n".join([f"{found.row.name}: {verdict.message}", *found.row.example_lines()])
+    examples = found.row.example_lines() if verdict.value is not None else []
+    text = "\n".join([f"{found.row.name}: {verdict.message}", *examples])
     return ("skipped" if found.expected_failure is not None else "failed"), text
 
 

@@ -17,7 +17,7 @@ from pytest_areal_eval.journal.items import copy_items
 from pytest_areal_eval.report.saved import SavedRun, read_run
 from pytest_areal_eval.report.scoreboard import Row
 from pytest_areal_eval.report.stats import write_stats
-from pytest_areal_eval.stats import Gate, Verdict, decide
+from pytest_areal_eval.stats import Gate, Verdict, decide, undecided
 
 _PER_SHARD = ("n_selected", "n_planned", "summary", "node")
 """What may differ between the descriptions of one evaluation's shards."""
@@ -138,7 +138,7 @@ def _decide(row: Row, gate: Gate, missing: str) -> Verdict:
     try:
         return decide(gate, summary, partial_reason=missing or row.partial_reason())
     except ConfigError as error:
-        return Verdict(gate, "fail", None, None, summary.n_items, str(error))
+        return undecided(gate, summary, error)
 
 
 def _missing_shards(parts: Sequence[SavedRun]) -> str:

@@ -12,7 +12,7 @@ from pytest_areal_eval.stats.results import EpisodeResult, ItemResult
 from pytest_areal_eval.stats.summary import Summary, summarize
 from pytest_areal_eval.stats.tabulate_stats import tabulate_stats
 from pytest_areal_eval.stats.tracker import ReduceType, StatsTracker, Trackers
-from pytest_areal_eval.stats.verdicts import Baseline, Verdict, decide
+from pytest_areal_eval.stats.verdicts import Baseline, Verdict, decide, undecided
 
 __all__ = [
     "Baseline",
@@ -30,4 +30,5 @@ __all__ = [
     "split_gate_option",
     "summarize",
     "tabulate_stats",
+    "undecided",
 ]

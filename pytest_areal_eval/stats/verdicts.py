@@ -110,20 +110,20 @@ def decide(
     return replace(_verdict(gate, outcome, summary, estimate, message), mde=mde)
 
 
+def undecided(gate: Gate, summary: Summary, error: ConfigError) -> Verdict:
+    """A gate that cannot be decided has failed; the message is the error, on one line."""
+    return Verdict(gate, "fail", None, None, summary.n_items, ". ".join(filter(None, (str(error.args[0]), error.hint))))
+
+
 def _change(gate: Gate, summary: Summary, estimate: Estimate, baseline: Baseline | None) -> Estimate:
     """The metric's value minus the baseline's: paired by item where that is known, else of two separate estimates."""
     if baseline is None:
-        raise ConfigError(
-            f"gate {str(gate)!r} of {summary.name}: there is no baseline",
-            "Give the run to compare with: --baseline=RUN",
-        )
+        raise ConfigError(f"gate {str(gate)!r}: there is no baseline", "Give the run to compare with: --baseline=RUN")
     found = baseline.differences.get(gate.metric)
     if found is None:
         known = _measure(baseline.summary).get(gate.metric)
         if known is None:
-            raise ConfigError(
-                f"gate {str(gate)!r} of {summary.name}: the baseline {baseline.name} has no {gate.metric}"
-            )
+            raise ConfigError(f"gate {str(gate)!r}: the baseline {baseline.name} has no {gate.metric}")
         found = _minus(estimate, known)
     if math.isclose(found.value, gate.threshold, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
         return replace(found, value=gate.threshold)  # 0.72 - 0.73 is not -0.01 in binary
@@ -145,7 +145,7 @@ def _check_draws(gate: Gate, summary: Summary) -> None:
         if gate.k <= summary.n_samples:
             hint = f"The summary was asked for k in {list(summary.ks)} only: give summarize ks=[{gate.k}]."
         raise ConfigError(
-            f"gate {str(gate)!r} of {summary.name}: {gate.metric} was not computed, n_samples is {summary.n_samples}",
+            f"gate {str(gate)!r}: {gate.metric} was not computed, n_samples is {summary.n_samples}",
             hint,
         )
 
