@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pytest_areal_eval.history import History
     from pytest_areal_eval.schedulers.base import Scheduler
     from pytest_areal_eval.schedulers.slurm import SlurmOptions
+_OPTIONS_OF = {"slurm": ("slurm-", "shared-dir"), "ray": ("ray-",)}
+"""Beginnings of the options that mean something to one scheduler alone."""
 
 
 def check_options(settings: Settings) -> None:
@@ -42,6 +44,14 @@ def check_options(settings: Settings) -> None:
 
         check_installed()
         slurm_options(settings).further()
+
+
+def idle_options(settings: Settings) -> str:
+    """What was typed for another scheduler than the one in use, for a person; empty if nothing was."""
+    name = settings.get("scheduler", "local")
+    others = [option for other, options in _OPTIONS_OF.items() if other != name for option in options]
+    idle = [option for option in settings.given if option.startswith(tuple(others))]
+    return f"--{', --'.join(idle)}: nothing to the {name} scheduler" if idle else ""
 
 
 def build_scheduler(settings: Settings, log_dir: Path) -> Scheduler | None:

@@ -120,6 +120,7 @@ def _refuse_unused_sources(evaluations: EvaluationSession) -> None:
 
 def header_lines(run: Run, board: Scoreboard) -> list[str]:
     """What runs, on what, and how it samples."""
+    from pytest_areal_eval.backends import idle_options
     from pytest_areal_eval.engine_choice import describe_engine, unused_defaults
 
     evaluations, settings = run.evaluations, run.evaluations.settings
@@ -130,7 +131,7 @@ def header_lines(run: Run, board: Scoreboard) -> list[str]:
         from pytest_areal_eval.earlier import description
 
         lines.append(f"  {description(run, evaluations.history)}")
-    lines += [f"  {remark}" for remark in settings.remarks]
+    lines += [f"  {remark}" for remark in (*settings.remarks, idle_options(settings)) if remark]
     if not settings.get("replay"):
         lines += [f"  {line}" for model in settings.get("model", []) if (line := unused_defaults(settings, model))]
     for group in evaluations.groups.values():

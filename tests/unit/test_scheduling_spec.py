@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_areal_eval.backends import build_controller, slurm_options
+from pytest_areal_eval.backends import build_controller, idle_options, slurm_options
 from pytest_areal_eval.controller.settings import Needs
 from pytest_areal_eval.declarations import OPTIONS
 from pytest_areal_eval.errors import ConfigError
@@ -129,3 +129,13 @@ def test_words_are_split_as_a_shell_does() -> None:
     assert (options.prefix, options.srun_args) == (("apptainer", "exec", "/my image.sif"), ("-K", "-v"))
     with pytest.raises(ConfigError, match="--slurm-prefix=it's: No closing quotation\nWrite it as in a shell"):
         slurm_options(Settings({"slurm-prefix": "it's"}))
+
+
+def test_what_is_typed_for_another_scheduler_is_told() -> None:
+    """What an ini file says may be meant for other runs."""
+    typed = {"slurm-time": "10", "shared-dir": "/d", "ray-address": "h:1", "server-cpus": 2}
+    said = [idle_options(Settings({**typed, "scheduler": name})) for name in ("local", "ray", "slurm")]
+    assert said[0] == "--slurm-time, --shared-dir, --ray-address: nothing to the local scheduler"
+    assert said[1] == "--slurm-time, --shared-dir: nothing to the ray scheduler"
+    assert said[2] == "--ray-address: nothing to the slurm scheduler"
+    assert idle_options(Settings(ini=typed)) == ""
