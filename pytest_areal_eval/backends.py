@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_areal_eval.engine_choice import build_engine, check_engine, tokenizer_loader
+from pytest_areal_eval.engine_choice import build_engine, check_engine, tokenizer_loader, words
 from pytest_areal_eval.errors import ConfigError
 from pytest_areal_eval.options import Settings
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_areal_eval.history import History
     from pytest_areal_eval.schedulers.base import Scheduler
     from pytest_areal_eval.schedulers.slurm import SlurmOptions
+
 _OPTIONS_OF = {"slurm": ("slurm-", "shared-dir"), "ray": ("ray-",)}
 """Beginnings of the options that mean something to one scheduler alone."""
 
@@ -115,16 +115,9 @@ def slurm_options(settings: Settings) -> SlurmOptions:
         **{name: settings.get(f"slurm-{name}") for name in names},
         sbatch_args=tuple(settings.get("slurm-sbatch-arg", ())),
         setup=tuple(settings.get("slurm-setup", ())),
-        srun_args=_words(settings, "slurm-srun-args"),
-        prefix=_words(settings, "slurm-prefix"),
+        srun_args=words(settings, "slurm-srun-args"),
+        prefix=words(settings, "slurm-prefix"),
     )
-
-
-def _words(settings: Settings, name: str) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(settings.get(name, "")))
-    except ValueError as error:
-        raise ConfigError(f"--{name}={settings.get(name)}: {error}", "Write it as in a shell.") from None
 
 
 def build_controller(

@@ -67,16 +67,33 @@ def check_engine(settings: Settings) -> None:
     Raises:
         UserError: no such checkpoint, an engine that is not installed or too old, options at odds with each other.
     """
+    from pytest_areal_eval.engines.server import check_args
+
     allocation = parse_backend(settings)
     attach_to(settings)
     args = engine_args(settings)
     if allocation.backend == "hf":
         _hf_args(args)
+    else:
+        check_args(allocation.backend, args)
+    words(settings, "engine-cmd")
     _check_installed(settings, allocation.backend)
     for model in settings.get("model", []):
         checkpoint = checkpoint_of(settings, model)
         if checkpoint is not None:
             _check_length(settings, checkpoint)
+
+
+def words(settings: Settings, name: str) -> tuple[str, ...]:
+    """An option that holds a command's words.
+
+    Raises:
+        ConfigError: a quotation mark is left open.
+    """
+    try:
+        return tuple(shlex.split(settings.get(name, "")))
+    except ValueError as error:
+        raise ConfigError(f"--{name}={settings.get(name)}: {error}", "Write it as in a shell.") from None
 
 
 def attach_to(settings: Settings) -> list[Endpoint]:
@@ -284,7 +301,7 @@ def _server_engine(settings: Settings, checkpoint: Checkpoint, allocation: Alloc
         gpus=allocation.tp_size * allocation.pp_size if has_gpus else 0,
         args=_tokenizer_arg(settings, checkpoint, allocation.backend) | engine_args(settings),
         python=settings.get("engine-python", sys.executable),
-        command=tuple(shlex.split(settings.get("engine-cmd", ""))),
+        command=words(settings, "engine-cmd"),
         trust_remote_code=bool(settings.get("trust-remote-code", False)),
         seed=settings.get("seed", 0),
     )

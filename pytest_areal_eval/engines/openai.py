@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 
 from pytest_areal_eval.allocation import Allocation
 from pytest_areal_eval.api import TOP_K_OFF, ModelRequest, ModelResponse
@@ -28,6 +29,8 @@ OWNERS = {"vllm": "vllm", "sglang": "sglang", "pytest-areal-eval": "hf"}
 """``owned_by`` in ``/v1/models``, and the engine that speaks to it."""
 INEXACT = "messages through /v1/chat/completions: the server tokenizes, so prompts are not known token by token"
 HOSTED_CONCURRENCY = 32
+PAGES = ("/chat/completions", "/completions", "/models", "/generate", "/responses")
+"""What belongs behind an address, and is often pasted with it."""
 NO_SUCH_PAGE = frozenset({404, 405, 501})
 
 
@@ -189,18 +192,33 @@ def given_endpoints(urls: Sequence[str], key: str) -> list[Endpoint]:
     Raises:
         ConfigError: no http address, or one given twice.
     """
-    roots = [url.strip().rstrip("/") for url in urls]
-    for url in roots:
-        if not url.startswith(("http://", "https://")) or not url.partition("://")[2]:
-            raise ConfigError(f"--base-url={url}: not an address", "Write it whole, such as http://127.0.0.1:8000/v1.")
-        if roots.count(url) > 1:
-            raise ConfigError(f"--base-url={url} is given twice; each address is one replica")
-    return [Endpoint(f"server/{i}", _root(url), key) for i, url in enumerate(roots)]
+    roots = [_root(url.strip()) for url in urls]
+    for i, root in enumerate(roots):
+        if root in roots[:i]:
+            raise ConfigError(f"--base-url={urls[i]} is given twice; each address is one replica")
+    return [Endpoint(f"server/{i}", root, key) for i, root in enumerate(roots)]
 
 
 def _root(url: str) -> str:
-    head, _, path = url.partition("://")[2].partition("/")
-    return url.removesuffix("/v1") if path == "v1" and head else url
+    """What goes before ``/v1``, or the whole address where it has a path of its own."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is none
+        usable = False
+    if not usable:
+        raise ConfigError(f"--base-url={url}: not an address", "Write it whole, such as http://127.0.0.1:8000/v1.")
+    if "@" in parts.netloc:
+        raise ConfigError(
+            f"--base-url: the address of {parts.hostname} holds a user's name or password, which would be shown",
+            "Give a key with --api-key-env=NAME of the variable that holds it.",
+        )
+    page = next((page for page in PAGES if parts.path.rstrip("/").endswith(page)), "")
+    surplus = page or url.removeprefix(urlunsplit(parts._replace(query="", fragment="")))
+    if surplus:
+        raise ConfigError(f"--base-url={url}: this is a page, not what pages are under", f"Leave out {surplus}")
+    root = url.rstrip("/")
+    return root.removesuffix("/v1") if parts.path.rstrip("/") == "/v1" else root
 
 
 def choose_model(models: Sequence[Mapping[str, Any]] | None, wanted: str | None, where: str) -> Mapping[str, Any]:

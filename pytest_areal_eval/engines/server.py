@@ -11,11 +11,24 @@ from typing import Any
 from pytest_areal_eval.allocation import Allocation
 from pytest_areal_eval.engines.base import Gang, Launch
 from pytest_areal_eval.engines.flags import as_flags, merge
+from pytest_areal_eval.errors import ConfigError, RequestError
 
 START_TIMEOUT_S = 1800.0
 """Large checkpoints on a network file system take many minutes; a server that dies is seen at once."""
 TYPICAL_TOKENS = 1024
 LEAST_CONCURRENCY = 16
+OWNED: Mapping[str, Sequence[str]] = {
+    "Where a server listens, and with which key, is decided for it; one that runs already takes --base-url.": (
+        ("host", "port", "uds", "root_path", "api_key", "api_key_file", "nnodes", "node_rank", "headless")
+    ),
+    "Give --model.": ("model", "model_path", "served_model_name"),
+    "Write it in --backend, dNtNpN: a replica's GPUs follow from it.": (
+        ("tp", "tp_size", "tensor_parallel_size", "pp", "pp_size", "pipeline_parallel_size")
+    ),
+    "Give --trust-remote-code, which the tokenizer needs too.": ("trust_remote_code",),
+    "Leave it out: stop strings and answers' text need the server's tokenizer.": ("skip_tokenizer_init",),
+}
+"""Settings that others here depend on, by what to do instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +96,32 @@ class Program:
             stages=self.stages,
             gang=self.gang,
         )
+
+
+def check_args(engine: str, args: Mapping[str, Any]) -> None:
+    """Refuse settings that would leave us with another server than the one that we speak to.
+
+    Raises:
+        ConfigError: one of ``OWNED``; says what to do instead.
+    """
+    for hint, names in OWNED.items():
+        taken = next((name for name in merge(args) if name in names), None)
+        if taken is not None:
+            raise ConfigError(f"{engine}'s setting {taken.replace('_', '-')} is not free: it follows from others", hint)
+
+
+def context_of(models: Any, name: str) -> int | None:
+    """The context length that ``/v1/models`` gives for the model ``name``.
+
+    Raises:
+        RequestError: other models are served.
+        KeyError, TypeError: a body of another form.
+    """
+    found = {model["id"]: model.get("max_model_len") for model in models["data"]}
+    if name not in found:
+        raise RequestError(f"the server serves {', '.join(found) or 'no model'}, not {name}", hint="Give --model.")
+    length: int | None = found[name]
+    return length
 
 
 def recommended(kv_tokens: int, most: int, context_length: int | None) -> int:

@@ -12,7 +12,7 @@ from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Gang, Launch, T
 from pytest_areal_eval.engines.http import get_json, post_json
 from pytest_areal_eval.engines.installed import Wanted
 from pytest_areal_eval.engines.pictures import PICTURED_GENERATE
-from pytest_areal_eval.engines.server import Program, ServerSpec, recommended
+from pytest_areal_eval.engines.server import Program, ServerSpec, context_of, recommended
 from pytest_areal_eval.engines.wire import (
     CHAT,
     GENERATE,
@@ -96,8 +96,7 @@ class SGLangEngine:
         models = await get_json(http, endpoint, "/v1/models")
         server = await get_json(http, endpoint, "/server_info")
         try:
-            found = {model["id"]: model.get("max_model_len") for model in models["data"]}
-            context_length = found[self.spec.served_name]
+            context_length = context_of(models, self.spec.served_name)
             concurrency = _concurrency(server, context_length)
         except (KeyError, TypeError, ValueError) as e:
             raise TransientError(f"{endpoint.name}: unexpected bodies {describe(models)}, {describe(server)}") from e

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Gang, Launch, T
 from pytest_areal_eval.engines.http import get_json, get_text, post_json
 from pytest_areal_eval.engines.installed import Wanted
 from pytest_areal_eval.engines.pictures import PICTURED_CHAT
-from pytest_areal_eval.engines.server import Program, ServerSpec, recommended
+from pytest_areal_eval.engines.server import Program, ServerSpec, context_of, recommended
 from pytest_areal_eval.engines.wire import CHAT, COMPLETIONS, ask
 from pytest_areal_eval.errors import RequestError
 
@@ -30,10 +31,11 @@ WANTED = Wanted(
     why="it gives token ids back",
     how="pip install vllm",
 )
+MAX_NUM_SEQS = 256
 DEFAULTS = {
     # AReaL's, except what hurts evaluation: prefix caching and the sliding window stay on, dtype and context length
     # are the checkpoint's, block size and attention backend the engine's.
-    "max_num_seqs": 256,
+    "max_num_seqs": MAX_NUM_SEQS,
     "gpu_memory_utilization": 0.9,
     "enable_prefix_caching": True,
     "uvicorn_log_level": "warning",
@@ -100,7 +102,7 @@ class VLLMEngine:
     def __init__(self, spec: ServerSpec) -> None:
         self.spec, self.model, self.replicas = spec, spec.model, spec.allocation.data_parallel_size
         self.settings = PROGRAM.settings(spec, self._own())
-        self.info = EngineInfo(concurrency=int(self.settings["max_num_seqs"]), model=spec.served_name)
+        self.info = EngineInfo(concurrency=_at_once(self.settings), model=spec.served_name)
 
     def launch(self, name: str, token: str) -> Launch:
         """The server's command; vLLM reads the token from its environment, out of sight of ``ps``."""
@@ -114,11 +116,10 @@ class VLLMEngine:
         """Read ``/v1/models`` and the KV cache's size from ``/metrics``; kept in ``info`` as well."""
         body = await get_json(http, endpoint, "/v1/models")
         try:
-            found = {model["id"]: model.get("max_model_len") for model in body["data"]}
-            context_length = found[self.spec.served_name]
+            context_length = context_of(body, self.spec.served_name)
         except (KeyError, TypeError) as e:
             raise TransientError(f"{endpoint.name} GET /v1/models: unexpected body {describe(body)}") from e
-        most = int(self.settings["max_num_seqs"])
+        most = _at_once(self.settings)
         kv_tokens = await _kv_tokens(endpoint, http)
         concurrency = most if kv_tokens is None else recommended(kv_tokens, most, context_length)
         self.info = EngineInfo(context_length, concurrency, self.spec.served_name)
@@ -161,6 +162,12 @@ class VLLMEngine:
             "distributed_executor_backend": "mp" if split > 1 else None,
             "trust_remote_code": spec.trust_remote_code,
         }
+
+
+def _at_once(settings: Mapping[str, Any]) -> int:
+    """Requests that run at once; what is no such number is the server's to refuse, in its own words."""
+    text = str(settings.get("max_num_seqs"))
+    return int(text) if text.isdecimal() and int(text) else MAX_NUM_SEQS
 
 
 async def _kv_tokens(endpoint: Endpoint, http: aiohttp.ClientSession) -> int | None:

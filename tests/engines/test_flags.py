@@ -8,8 +8,8 @@ import pytest
 
 from pytest_areal_eval.engines.flags import as_flags, merge, parse_engine_args
 from pytest_areal_eval.engines.installed import release
-from pytest_areal_eval.engines.server import recommended
-from pytest_areal_eval.errors import ConfigError
+from pytest_areal_eval.engines.server import check_args, context_of, recommended
+from pytest_areal_eval.errors import ConfigError, RequestError
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,19 @@ def test_releases_are_compared_as_numbers(older: str, newer: str) -> None:
 )
 def test_concurrency_follows_the_kv_cache(kv_tokens: int, most: int, context: int, wanted: int) -> None:
     assert recommended(kv_tokens, most, context) == wanted
+
+
+@pytest.mark.parametrize(
+    ("setting", "instead"),
+    [("port", "--base-url"), ("served-model-name", "--model"), ("tp-size", "--backend"), ("--tp", "--backend")],
+)
+def test_what_follows_from_other_options_cannot_be_set_apart_from_them(setting: str, instead: str) -> None:
+    with pytest.raises(ConfigError, match=instead):
+        check_args("sglang", {"max_running_requests": 8, setting: 2})
+
+
+def test_a_server_of_another_model_is_not_waited_for() -> None:
+    models = {"data": [{"id": "step-1", "max_model_len": 64}, {"id": "adapter"}]}
+    assert (context_of(models, "step-1"), context_of(models, "adapter")) == (64, None)
+    with pytest.raises(RequestError, match="serves step-1, adapter, not step-2"):
+        context_of(models, "step-2")

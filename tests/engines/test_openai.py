@@ -218,10 +218,30 @@ def test_addresses_are_taken_as_openai_clients_take_them(url: str, asked: str) -
     assert endpoint.base_url + openai_path(endpoint, "/models") == asked
 
 
-@pytest.mark.parametrize("urls", [["h:8000"], ["ftp://h"], ["http://h", "http://h/"]])
-def test_what_is_no_address_or_stands_there_twice_is_refused(urls: list[str]) -> None:
-    with pytest.raises(ConfigError, match="--base-url="):
+@pytest.mark.parametrize(
+    ("urls", "said"),
+    [
+        (["h:8000"], "--base-url=h:8000: not an address"),
+        (["ftp://h"], "not an address"),
+        (["http://"], "--base-url=http://: not an address"),
+        (["http:///v1"], "not an address"),
+        (["http://h:99999"], "not an address"),
+        (["http://h:abc/v1"], "not an address"),
+        (["http://h", "http://h/"], "given twice"),
+        (["http://h", "http://h/v1"], "given twice"),
+        (["http://h/v1/chat/completions"], "Leave out /chat/completions"),
+        (["http://h/v1?key=1"], "Leave out [?]key=1"),
+    ],
+)
+def test_what_is_no_address_or_stands_there_twice_is_refused(urls: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
         given_endpoints(urls, "")
+
+
+def test_a_password_in_an_address_is_refused_and_not_shown() -> None:
+    with pytest.raises(ConfigError, match="--api-key-env") as refusal:
+        given_endpoints(["https://me:hidden@h/v1"], "")
+    assert "hidden" not in str(refusal.value)
 
 
 def test_the_folder_is_probed_where_the_server_does_not_say_what_it_is() -> None:

@@ -94,6 +94,13 @@ def test_settings_are_taken_by_areals_name_and_by_the_servers_flag(kind: str) ->
     assert "--disable-radix-cache" in command
 
 
+@pytest.mark.parametrize("args", [{"max_num_seqs": "abc"}, {"max_num_seqs": None}, {"no_max_num_seqs": True}])
+def test_what_is_no_number_is_left_to_the_server_to_refuse(args: dict[str, Any]) -> None:
+    engine = make("vllm", args=args)
+    assert engine.info.concurrency == 256
+    assert ("abc" in argv(engine)) == ("abc" in args.values())
+
+
 def test_remote_code_is_trusted_by_option_alone(kind: str) -> None:
     assert "--trust-remote-code" in argv(make(kind, trust_remote_code=True))
 

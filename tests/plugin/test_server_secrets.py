@@ -43,7 +43,7 @@ def test_a_failing_servers_secrets_are_shown_nowhere(suite: pytest.Pytester) -> 
     """C93: what it said last is shown, but for that."""
     told = """sh -c 'test "$MY_API_KEY" != ""; echo "denied: $HF_TOKEN $MY_API_KEY"; exit 2'"""
     options = ["--server-env=HF_TOKEN", f"--server-env=MY_API_KEY={TOO}", f"--engine-cmd={told}"]
-    result = suite.runpytest("--backend=vllm", f"--model={MODEL}", "--engine-arg=api-key=typed-by-hand", *options)
+    result = suite.runpytest("--backend=vllm", f"--model={MODEL}", "--engine-arg=hf-token=typed-by-hand", *options)
     assert result.ret == ENGINE_LOST
     result.stdout.fnmatch_lines(["*denied: [*][*][*] [*][*][*]"])
     seen = str(result.stdout) + str(result.stderr) + kept(suite.path / "eval-results")
