@@ -50,8 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _lines(path: Path, info: Mapping[str, Any]) -> list[list[str]]:
+    from pytest_areal_eval.report.saved import models_of
+
     started = datetime.fromtimestamp(float(info.get("started_at", 0.0))).strftime("%Y-%m-%d %H:%M")
-    models = ", ".join(Path(name).name for name in info.get("models", {})) or "-"
+    models = ", ".join(Path(name).name for name in models_of(info)) or "-"
     first = [path.name, started, _state(path, info), models]
     rows = [
         _evaluation(name, described.get("summary"), described)

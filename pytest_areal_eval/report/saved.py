@@ -103,10 +103,15 @@ class SavedRun:
     @property
     def models(self) -> list[str]:
         """What was evaluated: the checkpoints, or the file of recorded completions."""
-        said = self.info.get("settings", {})
-        settings = {**said.get("yaml", {}), **said.get("ini", {}), **said.get("given", {})}
-        replay = settings.get("replay")
-        return list(self.info.get("models", {})) or ([str(replay)] if replay else list(settings.get("model", [])))
+        return models_of(self.info)
+
+
+def models_of(info: Mapping[str, Any]) -> list[str]:
+    """What a ``run.json`` says that was evaluated: the checkpoints, or the file of recorded completions."""
+    said = info.get("settings", {})
+    settings = {**said.get("yaml", {}), **said.get("ini", {}), **said.get("given", {})}
+    replay = settings.get("replay")
+    return list(info.get("models", {})) or ([str(replay)] if replay else list(settings.get("model", [])))
 
 
 def find_run(text: str, results_dir: Path = Path(RESULTS_DIR)) -> Path:
