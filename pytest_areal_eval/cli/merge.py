@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     for gate in merged.info["gates"]:
         failed |= gate["outcome"] == "fail"
         say(f"gate {gate['outcome'].upper():<5} {gate['evaluation']}: {gate['message']}")
-    if merged.info["missing"]:
-        say(f"not the whole run: {merged.info['missing']}")
+    for gap in merged.gaps:
+        say(gap)
     say(f"run: {path}")
     return 1 if failed or merged.info["missing"] else 0

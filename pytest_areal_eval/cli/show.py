@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.cli.common import add_run, load, number_of_lines, pick, say, say_table, width
 from pytest_areal_eval.report.stats import stats_json, stats_lines
-from pytest_areal_eval.report.text import answer_of, items_are
+from pytest_areal_eval.report.text import answer_of
 from pytest_areal_eval.report.transcript import turns_of
 
 if TYPE_CHECKING:
@@ -76,12 +76,8 @@ def _show_table(saved: SavedRun, evaluations: Sequence[SavedEvaluation]) -> None
     for gate in saved.gates:
         if gate["evaluation"] in names:
             say(f"gate {gate['outcome'].upper():<5} {gate['evaluation']}: {gate['message']}")
-    for e in evaluations:
-        if e.owed:
-            missing = f"some of {e.row.n_samples} episodes are missing"
-            say(f"{e.name}: {items_are(len(e.owed))} owed, and in no number: {missing}")
-    if saved.info.get("status") == "started":
-        say("the run has not finished, or was killed; these are the items that are in its journal")
+    for gap in saved.gaps:
+        say(gap)
 
 
 def _show_stats(evaluations: Sequence[SavedEvaluation], *, whole: bool) -> None:

@@ -19,6 +19,7 @@ from pytest_areal_eval.journal.folder import LATEST, RUN_NAME
 from pytest_areal_eval.journal.items import SavedItem, read_items
 from pytest_areal_eval.report.examples import example_of
 from pytest_areal_eval.report.scoreboard import Row
+from pytest_areal_eval.report.text import items_are
 from pytest_areal_eval.stats import EpisodeResult, Gate, ItemResult, parse_gate
 
 RESULTS_DIR = "eval-results"
@@ -94,6 +95,20 @@ class SavedRun:
         """The decided gates, in the order of the evaluations."""
         order = {name: place for place, name in enumerate(self.evaluations)}
         return sorted(self.info.get("gates", []), key=lambda gate: order.get(gate["evaluation"], len(order)))
+
+    @property
+    def gaps(self) -> list[str]:
+        """Why its numbers are not a whole run's; nothing where they are."""
+        found = [
+            f"{e.name}: {items_are(len(e.owed))} owed, and in no number: some of {e.row.n_samples} episodes are missing"
+            for e in self.evaluations.values()
+            if e.owed
+        ]
+        if self.info.get("missing"):
+            found.append(f"not the whole run: {self.info['missing']}")
+        if self.info.get("status") == "started":
+            found.append("the run has not finished, or was killed; these are the items that are in its journal")
+        return found
 
     @property
     def rows(self) -> list[Row]:

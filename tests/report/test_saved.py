@@ -70,6 +70,10 @@ def test_an_item_that_lacks_an_episode_is_owed_and_in_no_number(
     captured = capsys.readouterr()
     assert "1 item is owed, and in no number: some of 2 episodes are missing" in captured.out
     assert "the line has no end" in captured.err
+    main(["report", str(folder), "--markdown", "-"])
+    assert "1 item is owed, and in no number" in capsys.readouterr().out
+    main(["report", str(folder)])
+    assert "1 item is owed, and in no number" in (folder / "report.html").read_text()
 
 
 def test_runs_lists_them_and_tells_a_run_from_one_that_was_killed(

@@ -23,9 +23,9 @@ def markdown(run: SavedRun) -> str:
         f"### {_text(', '.join(run.models) or run.name)}",
         _grid(shown),
         _table(shown),
-        _gates(run.info.get("gates", [])),
+        _gates(run.gates),
     ]
-    parts += [_notes(shown), *(_missed(e) for e in shown if _fails(e, run.info.get("gates", [])))]
+    parts += [_notes(run, shown), *(_missed(e) for e in shown if _fails(e, run.gates))]
     return "\n\n".join(part for part in parts if part) + f"\n\n<sub>run {_text(run.name)}</sub>\n"
 
 
@@ -56,8 +56,9 @@ def _gates(gates: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _notes(shown: Sequence[SavedEvaluation]) -> str:
-    return "\n".join(f"- ⚠️ {_text(note)}" for e in shown for note in notes_of(e.row.summary()))
+def _notes(run: SavedRun, shown: Sequence[SavedEvaluation]) -> str:
+    notes = [*run.gaps, *(note for e in shown for note in notes_of(e.row.summary()))]
+    return "\n".join(f"- ⚠️ {_text(note)}" for note in notes)
 
 
 def _fails(evaluation: SavedEvaluation, gates: Sequence[Mapping[str, Any]]) -> bool:

@@ -56,7 +56,7 @@ def _page(run: SavedRun, shown: list[SavedEvaluation]) -> str:
         facts=_facts(run),
         summary=summary_html(run.rows),
         gates=gates_html(run.gates),
-        notes=notes_html(run.rows),
+        notes=notes_html(run),
         models=models_html(run.rows),
     )
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from pytest_areal_eval.report.saved import SavedRun
 from pytest_areal_eval.report.scoreboard import Row
 from pytest_areal_eval.report.table import cells_of, notes_of
+from pytest_areal_eval.report.text import printable
 from pytest_areal_eval.stats import Estimate
 
 _WORDS = {"pass": "PASS", "fail": "FAIL", "skip": "SKIP", "inconclusive": "INCONCLUSIVE"}
@@ -36,10 +38,11 @@ def gates_html(gates: Sequence[Mapping[str, Any]]) -> str:
     return f'<ul class="gates">{lines}</ul>' if lines else ""
 
 
-def notes_html(rows: Sequence[Row]) -> str:
+def notes_html(run: SavedRun) -> str:
     """What must not be overlooked."""
-    notes = "".join(f"<li>{escape(note)}</li>" for row in rows for note in notes_of(row.summary()))
-    return f'<ul class="notes">{notes}</ul>' if notes else ""
+    notes = [*run.gaps, *(note for row in run.rows for note in notes_of(row.summary()))]
+    lines = "".join(f"<li>{escape(printable(note))}</li>" for note in notes)
+    return f'<ul class="notes">{lines}</ul>' if lines else ""
 
 
 def _row(row: Row, cells: Mapping[str, str], names: Sequence[str]) -> str:
