@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun
     from pytest_areal_eval.report.scoreboard import Row
     from pytest_areal_eval.run import Run
+    from pytest_areal_eval.stats import Baseline
 
 
 def refer(run: Run) -> Reference | None:
@@ -58,34 +59,47 @@ class Reference:
     def __init__(self, saved: SavedRun, run: Run) -> None:
         from pytest_areal_eval.report.comparison import baselines, counterpart
 
-        self.of = baselines(saved)
+        self._find = baselines(saved)
         self._saved = saved
         self._differs: dict[str, list[str]] = {}
         today, gated = _described(run), []
         for row in run.rows():
             before = counterpart(saved, row)
             if before is None:
-                continue
-            differs = [*_differences(before, today.get(row.name, {})), *_other_items(before, run, row.key)]
+                differs = ["it is not in that run"]
+            else:
+                differs = [*_differences(before, today.get(row.name, {})), *_other_items(before, run, row.key)]
             self._differs[row.key] = differs
             gated += [f"  {row.name}: {said}" for said in differs if any(gate.from_baseline for gate in row.gates)]
         if gated:
             hint = "Give another --baseline, or set it back."
             if all(": grading: " in line for line in gated):
                 hint += f" Or grade the baseline's answers as of today: --rescore={saved.name}"
-            raise ConfigError("\n".join([f"--baseline: {saved.name} measured something else:", *gated]), hint)
+            raise ConfigError("\n".join([f"--baseline: {saved.name} is no baseline for these gates:", *gated]), hint)
+
+    def of(self, row: Row) -> Baseline:
+        """What ``baseline`` means in an evaluation's gates.
+
+        Raises:
+            ConfigError: the two share no item.
+        """
+        found = self._find(row)
+        if found is None:
+            raise ConfigError(f"{row.name} has no finished item that the baseline {self._saved.name} has too")
+        return found
 
     def lines(self, rows: Sequence[Row]) -> Iterator[str]:
         """What changed since the baseline, evaluation by evaluation."""
         from pytest_areal_eval.report.comparison import change_since, counterpart
 
         for row in rows:
-            before, differs = counterpart(self._saved, row), self._differs.get(row.key, [])
-            change = before and change_since(before.row, row)
-            if differs:
-                yield f"baseline {row.name}: {self._saved.name} measured something else: {'; '.join(differs)}"
-            elif change:
+            before, differs = counterpart(self._saved, row), self._differs.get(row.key)
+            if before is None or differs:
+                yield f"baseline {row.name}: no comparison with {self._saved.name}: {'; '.join(differs or ())}"
+            elif change := change_since(before.row, row):
                 yield f"baseline {row.name}: {change}; flips: areal-eval compare {self._saved.name}"
+            else:
+                yield f"baseline {row.name}: no finished item is also in {self._saved.name}"
 
 
 def _described(run: Run) -> Mapping[str, Any]:

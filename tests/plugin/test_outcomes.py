@@ -218,10 +218,25 @@ def test_a_baseline_that_sampled_otherwise_is_refused_where_a_gate_counts_from_i
     hotter = ("--temperature=0.7", f"--baseline={first.name}")
     result = made.runpytest(*hotter, "--gate", "reward >= baseline")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*measured something else:", "*sampling: temperature is 0.0 and 0.7"])
-    made.runpytest(*hotter).stdout.fnmatch_lines(["baseline *measured something else: sampling: *"])
+    result.stderr.fnmatch_lines(["*is no baseline for these gates:", "*sampling: temperature is 0.0 and 0.7"])
+    made.runpytest(*hotter).stdout.fnmatch_lines(["baseline *no comparison with *: sampling: *"])
     same = made.runpytest(f"--baseline={first.name}")
     same.stdout.fnmatch_lines(["baseline * over 2 shared items: +0.0000, 95 % interval *, 0 better, 0 worse; flips: *"])
+
+
+def test_a_baseline_without_the_evaluation_is_refused_where_a_gate_counts_from_it(suite: Suite) -> None:
+    made = suite(rows=2)
+    made.runpytest()
+    first = next((made.path / "eval-results").glob("2*"))
+    described = json.loads((first / "run.json").read_text())
+    described["evaluations"] = {}
+    (first / "run.json").write_text(json.dumps(described))
+    (first / "episodes.jsonl").write_text("")
+    without = f"--baseline={first.name}"
+    refused = made.runpytest("--gate", "reward >= baseline", without)
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    refused.stderr.fnmatch_lines(["*test_gsm: it is not in that run"])
+    made.runpytest(without).stdout.fnmatch_lines(["baseline test_gsm: no comparison with *: it is not in that run"])
 
 
 def test_a_gate_that_counts_from_no_baseline_is_refused_before_anything_runs(suite: Suite) -> None:
