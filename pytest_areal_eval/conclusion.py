@@ -6,6 +6,7 @@ Invariant: nothing here turns a failed session into a passed one; 16 means that 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 EXIT_ENGINE = 16
 EXIT_INCONCLUSIVE = 17
+LOSSES_SHOWN = 10
 
 
 class Conclusion:
@@ -212,11 +214,16 @@ def _gate_lines(decided: Sequence[Decided], board: Scoreboard) -> list[tuple[str
 
 
 def _engine_lines(events: Sequence[Event]) -> list[tuple[str, dict[str, bool]]]:
-    """What the first server said of itself, and each warning once."""
+    """What the first server said of itself, which servers were lost and when, and each warning once."""
     ready = next((event.text for event in events if event.kind == "ready"), None)
     warnings = dict.fromkeys(event.text for event in events if event.kind == "warning")
     lines: list[tuple[str, dict[str, bool]]] = [(printable(f"engine: {ready}"), {})] if ready else []
-    return lines + [(printable(f"warning: {text}"), {"yellow": True}) for text in warnings]
+    losses = [event for event in events if event.kind in ("lost", "gone")]
+    told = [f"{time.strftime('%H:%M:%S', time.localtime(one.at))} {one.text}" for one in losses[:LOSSES_SHOWN]]
+    if len(losses) > LOSSES_SHOWN:
+        told.append(f"{len(losses) - LOSSES_SHOWN} more losses of servers, see the run's run.json")
+    told += [f"warning: {text}" for text in warnings]
+    return lines + [(printable(text), {"yellow": True}) for text in told]
 
 
 def _remember_missed(config: pytest.Config, board: Scoreboard, gate_nodes: Sequence[str]) -> None:

@@ -86,6 +86,7 @@ def test_a_killed_server_is_started_again_and_a_prompt_that_is_too_long_is_count
     assert set(status.values()) - {"prompt_too_long"} <= {"scored", "truncated", "empty"}
     assert "prompt_too_long" in text
     assert "gate PASS" in text
+    assert re.search(r"^\d\d:\d\d:\d\d eval-rollout/0 was lost: ", text, re.MULTILINE), text
     assert {event["kind"] for event in session.run_json()["events"]} >= {"lost", "ready"}
     session.leaves_nothing()
 
