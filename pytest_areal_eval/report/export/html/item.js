@@ -17,7 +17,7 @@ function itemParts(place, found) {
     make("h2", {}, data.ids[place]),
     make("div", { class: "meta" }, make("span", { class: `chip ${outcome === MIXED ? "plain" : outcome}` }, outcome),
       make("span", {}, `reward ${number(data.reward[place], 4)}`), ...columns.map(([name, values]) => make("span", {}, `${name}: ${short(String(values[place]), 60)}`))),
-    make("details", { open: "" }, make("summary", {}, "Prompt"), make("pre", { id: "prompt" }, one.prompt || found.prompt)),
+    make("details", one.turns ? {} : { open: "" }, make("summary", {}, "Prompt"), make("pre", { id: "prompt" }, one.prompt || found.prompt)),
     found.episodes.length > 1 ? make("div", { class: "episodes" }, ...found.episodes.map((e, i) => make("button", {
       class: `${i === state.episode ? "on" : ""} ${toneOf(e)}`, onclick: () => open(place, i) }, `${i} ${e.reward === undefined ? "×" : e.reward >= data.passMark ? "●" : "○"}`))) : null,
     ...episodeParts(one),

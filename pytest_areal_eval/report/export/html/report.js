@@ -51,7 +51,7 @@ function tableColumns() {
     ...(data.k > 1 ? [{ name: "episodes", size: `${Math.max(80, k * 12 + 8)}px`, of: dots, sort: (p) => data.reward[p] }] : []),
     { name: "status", size: "120px", of: (p) => data.status[p].replaceAll("_", " "), sort: (p) => data.status[p] },
     { name: "answer", size: "minmax(90px, 1.4fr)", of: (p) => data.answer[p], mono: true, sort: (p) => data.answer[p] },
-    { name: "gold", size: "minmax(60px, .8fr)", of: (p) => data.gold[p], mono: true, sort: (p) => data.gold[p] },
+    ...(data.gold.some(Boolean) ? [{ name: "gold", size: "minmax(60px, .8fr)", of: (p) => data.gold[p], mono: true, sort: (p) => data.gold[p] }] : []),
     ...shown.map((name) => ({ name, size: "minmax(60px, .7fr)", of: (p) => String(data.columns[name][p] ?? ""), sort: (p) => data.columns[name][p] ?? "" })),
     { name: "tokens", size: "64px", of: (p) => number(data.tokens[p], 0), num: true, sort: (p) => data.tokens[p] },
     { name: "seconds", size: "64px", of: (p) => number(data.latency[p], 2), num: true, sort: (p) => data.latency[p] },
