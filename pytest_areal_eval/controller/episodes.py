@@ -151,7 +151,12 @@ async def run_episode(unit: Unit, around: Surroundings) -> Episode:
     )
     recorded = adopt(around.trackers)
     outcome = await _outcome(unit, engine)
-    episode = _episode(unit, engine, outcome, seed, started_at, time.perf_counter() - started)
+    texts: tuple[str, str] = "", ""
+    try:
+        texts = engine.prompt(), engine.completion()
+    except Exception as error:  # whatever the workflow's own tokenizer raises
+        outcome = _fault(error, unit, engine)
+    episode = _episode(unit, engine, outcome, texts, seed, started_at, time.perf_counter() - started)
     # A copy, since a thread of the workflow's may outlive it.
     return dataclasses.replace(episode, stats=cells_state(dict(recorded))) if recorded else episode
 
@@ -275,7 +280,13 @@ def _late(unit: Unit, engine: EpisodeEngine) -> str:
 
 
 def _episode(
-    unit: Unit, engine: EpisodeEngine, outcome: Outcome, seed: int, started_at: float, latency_s: float
+    unit: Unit,
+    engine: EpisodeEngine,
+    outcome: Outcome,
+    texts: tuple[str, str],
+    seed: int,
+    started_at: float,
+    latency_s: float,
 ) -> Episode:
     item, score = unit.submission, outcome.score
     last = engine.exchanges[-1][1] if engine.exchanges else None
@@ -286,8 +297,8 @@ def _episode(
         status=outcome.status,
         reward=score.value if score else None,
         metrics=score.metrics if score else {},
-        prompt=engine.prompt(),
-        completion=engine.completion(),
+        prompt=texts[0],
+        completion=texts[1],
         reasoning=last.reasoning if last else "",
         extracted=score.extracted if score else None,
         gold=score.gold if score else None,

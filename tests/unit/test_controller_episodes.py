@@ -195,6 +195,28 @@ def test_an_answer_is_cut_to_what_the_prompt_leaves(
     assert engine.requests[0].gconfig.max_new_tokens == sent
 
 
+def test_a_tokenizer_of_the_workflows_own_that_cannot_decode_costs_its_episode() -> None:
+    class Picky:
+        pad_token_id = eos_token_id = 0
+
+        def decode(self, ids: Any) -> str:
+            return ""
+
+    async def episode(engine: Any, item: dict[str, Any]) -> float:
+        await engine.agenerate(ModelRequest(input_ids=[1], tokenizer=Picky()))
+        return 1.0
+
+    async def answer(request: ModelRequest) -> ModelResponse:
+        return ModelResponse(output_tokens=[4])
+
+    with RolloutController(LocalEngine(answer)) as controller:
+        controller.initialize()
+        task = controller.submit({}, episode)
+        (rollout,) = controller.wait(ids=[task], timeout=30)
+    assert rollout.episodes[0].status is EpisodeStatus.WORKFLOW_ERROR
+    assert "decode() got an unexpected keyword argument 'skip_special_tokens'" in rollout.episodes[0].error
+
+
 def test_the_workflows_request_is_not_changed() -> None:
     request = ModelRequest(input_ids=[1, 2], gconfig=GenerationHyperparameters(max_new_tokens=500, max_tokens=10))
 
