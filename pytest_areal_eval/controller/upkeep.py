@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 TICK_S = 0.25
 MISSES = 3
+END_TRIES = 6
+"""At ``TICK_S``: Slurm takes up to a second to say who has ended a job."""
 QUICK_S = 10.0
 """A start that ends sooner, with an exit code that another quick end had, is not tried again."""
 USAGE_EXIT = 2
@@ -164,7 +166,8 @@ class Upkeep:
         if reading.health is Health.REJECTED:
             await self._lose(member, reading.text)
         elif now() - member.since > limit_s:
-            await self._lose(member, f"not ready within {limit_s:g} s: {reading.text}")
+            option = " (--start-timeout)" if self._instances is None else ""  # else the fleet's hint names it
+            await self._lose(member, f"not ready within {limit_s:g} s{option}: {reading.text}")
         elif self._instances is not None and member.handle is not None and polled:
             log = self._instances.log_path(member.handle)
             stages = member.launch.stages if member.launch is not None else ()
@@ -191,8 +194,8 @@ class Upkeep:
                 await self._lose(member, reading.text)
 
     async def _end_of(self, member: Member) -> Status | None:
-        """The scheduler may learn of an exit a moment after its port is closed."""
-        for _ in range(3):
+        """The scheduler may learn of an end a moment after its port is closed."""
+        for _ in range(END_TRIES):
             if self._instances is None or member.handle is None:
                 return None
             try:
@@ -285,7 +288,8 @@ class Upkeep:
 
     def _start_limit_s(self, member: Member) -> float:
         if member.launch is None:
-            return RECONNECT_S
+            asked_s = self._settings.start_timeout_s if member.attempt == 1 else None
+            return asked_s or RECONNECT_S
         return self._settings.start_timeout_s or member.launch.start_timeout_s
 
     def _tell(self, member: Member, kind: EventKind, text: str) -> None:

@@ -102,11 +102,21 @@ class TestJobs:
     ) -> None:
         prints("squeue", f"7|{line}\n")
         prints("sinfo", "main*|n1|mixed|gpu:8|gpu:5|16|\n")
-        seen = Jobs(SlurmOptions(), tmp_path, "run").look(["7"])["7"]
+        seen = Jobs(SlurmOptions(), tmp_path, "run").look(["7"], anew=False)["7"]
         assert (seen.state, seen.never, seen.lost) == (state, never, lost)
         if state == "waiting":
             assert "the default partition has 3 of 8 GPUs free" in seen.reason
         assert ("expected to start at 2026-01-01T10:00:00" in seen.reason) == ("2026" in line)
+
+    def test_slurm_is_asked_again_at_once_where_an_agent_has_told_of_an_end(
+        self, prints: Prints, tmp_path: Path
+    ) -> None:
+        jobs = Jobs(SlurmOptions(), tmp_path, "run")
+        prints("squeue", "7|RUNNING|n1|N/A|None\n")
+        assert jobs.look(["7"], anew=False)["7"].state == "running"
+        prints("squeue", "7|CANCELLED|n1|N/A|None\n")
+        assert jobs.look(["7"], anew=False)["7"].state == "running"
+        assert jobs.look(["7"], anew=True)["7"].lost is Lost.CANCELLED
 
     def test_a_job_that_slurm_has_forgotten_is_gone_after_a_minute(
         self, prints: Prints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -114,9 +124,9 @@ class TestJobs:
         """Without an accounting database nobody else could be asked."""
         prints("squeue", "")
         jobs = Jobs(SlurmOptions(), tmp_path, "run")
-        assert jobs.look(["7"])["7"].state == "waiting"
+        assert jobs.look(["7"], anew=False)["7"].state == "waiting"
         monkeypatch.setattr("pytest_areal_eval.schedulers.slurm.jobs.FORGOTTEN_S", -1)
-        assert jobs.look(["7"])["7"].lost is Lost.UNKNOWN
+        assert jobs.look(["7"], anew=False)["7"].lost is Lost.UNKNOWN
 
 
 class TestSteps:
@@ -134,7 +144,7 @@ class TestSteps:
         steps._outputs["1"] = tmp_path / "out"
         steps._outputs["1"].write_text("srun: error: Unable to create step: More processors requested than permitted\n")
         steps._sruns["1"].wait()
-        assert steps.look(["1"])["1"].never
+        assert steps.look(["1"], anew=False)["1"].never
 
 
 class TestAgent:

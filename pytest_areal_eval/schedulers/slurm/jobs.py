@@ -61,10 +61,10 @@ class Jobs:
         name = f"{spec.name} ({_needs(spec.shape)})"
         return submit(name, agent, self._folder, self._parameters(key, spec, exclude), self._options.given())
 
-    def look(self, ids: Sequence[str]) -> dict[str, Seen]:
-        """The state of jobs; Slurm is asked every 2 s at most, for all of them at once."""
+    def look(self, ids: Sequence[str], *, anew: bool) -> dict[str, Seen]:
+        """The state of jobs; Slurm is asked for all of them at once, and every 2 s at most unless ``anew``."""
         now = time.monotonic()
-        if now - self._asked_at >= QUERY_PAUSE_S or not self._lines.keys() >= set(ids):
+        if anew or now - self._asked_at >= QUERY_PAUSE_S or not self._lines.keys() >= set(ids):
             self._lines |= commands.squeue(ids)
             self._asked_at = now
         return {job: self._seen(job, now) for job in ids}

@@ -49,8 +49,8 @@ class Launcher(Protocol):
         """Queue Python with these arguments on each node of an instance; returns its id at once."""
         ...
 
-    def look(self, ids: Sequence[str]) -> dict[str, Seen]:
-        """Where they are."""
+    def look(self, ids: Sequence[str], *, anew: bool) -> dict[str, Seen]:
+        """Where they are; ``anew`` where an agent has told more than was known so far."""
         ...
 
     def alive(self, ids: Sequence[str]) -> list[str]:

@@ -97,7 +97,8 @@ class SlurmScheduler:
         """
         running = [instance for instance in self._roster.of(handles) if instance.final is None]
         events = self._shared.events() if running else {}
-        seen = self._launcher.look([instance.handle.id for instance in running])
+        ended = any(event.kind == "end" for instance in running for event in events.get(instance.key, []))
+        seen = self._launcher.look([instance.handle.id for instance in running], anew=ended)
         for instance in running:
             learn(instance, seen[instance.handle.id], events.get(instance.key, []), self._shared, self._launcher)
         return {handle: self._status(handle, seen) for handle in handles}

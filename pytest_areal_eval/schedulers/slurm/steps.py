@@ -100,7 +100,7 @@ class Steps:
         self._sruns[str(process.pid)], self._outputs[str(process.pid)] = process, output
         return str(process.pid)
 
-    def look(self, ids: Sequence[str]) -> dict[str, Seen]:
+    def look(self, ids: Sequence[str], *, anew: bool) -> dict[str, Seen]:
         """Where they are; no program is run for it."""
         return {pid: self._seen(pid) for pid in ids}
 
