@@ -73,10 +73,18 @@ async def _bytes(
             status, retry_after = response.status, response.headers.get("Retry-After", "")
     except (aiohttp.ClientError, OSError) as e:
         lost = not isinstance(e, aiohttp.ServerTimeoutError)
-        raise TransientError(f"{where}: {type(e).__name__}: {e}", lost=lost) from e
+        raise TransientError(f"{where}: {_said(e)}", lost=lost) from e
     if status >= 400:
         raise _error(f"{where}: HTTP {status}: {server_message(raw)}", status, retry_after)
     return raw, status
+
+
+def _said(error: Exception) -> str:
+    import aiohttp
+
+    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
+        return f"cannot connect to {error.host}:{error.port}: {error.os_error.strerror or error.os_error}"
+    return f"{type(error).__name__}: {error}"
 
 
 def _error(message: str, status: int, retry_after: str) -> Exception:

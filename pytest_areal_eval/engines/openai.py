@@ -69,7 +69,11 @@ class OpenAIEngine:
         except RequestError as error:
             raise _refused(endpoint, error) if error.status in (401, 403) else error from error
         served = choose_model(models, self.model, endpoint.base_url)
-        kind = self.kind or OWNERS.get(str(served.get("owned_by")), "") or await self._probe(endpoint, http, served)
+        told = OWNERS.get(str(served.get("owned_by")), "")
+        if self.kind and told not in ("", self.kind):
+            hint = "Leave out --backend: the server says what it is."
+            raise RequestError(f"{endpoint.base_url} is no {self.kind} server: it says that it is {told}", hint=hint)
+        kind = self.kind or told or await self._probe(endpoint, http, served)
         engine = _engine(kind, str(served["id"]))
         self.info = await engine.discover(endpoint, http)
         others = {other.info.token_ids for other in self._spoken.values()}

@@ -150,6 +150,24 @@ def test_a_model_that_is_not_served_is_told_with_those_that_are() -> None:
         pass
 
 
+def test_a_server_of_another_kind_than_was_said_is_refused() -> None:
+    made = engine("tiny-math", "sglang")
+    said = "is no sglang server: it says that it is vllm"
+    with in_thread(VLLM) as server, pytest.raises(EngineStartError, match=said), attached(made, server):
+        pass
+
+
+def test_a_server_that_does_not_run_is_named_with_its_address() -> None:
+    with in_thread(VLLM) as server:
+        pass
+    said = f"not ready within 0.1 s .--start-timeout.: .* cannot connect to {server.url.removeprefix('http://')}: "
+    with (
+        pytest.raises(EngineStartError, match=said),
+        attached(engine("tiny-math"), server, start_timeout_s=0.1),
+    ):
+        pass
+
+
 def test_servers_that_differ_in_kind_are_refused() -> None:
     class Twin(Hosted):
         served = ("tiny-math",)
