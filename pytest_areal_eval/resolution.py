@@ -21,6 +21,7 @@ TIMEOUT_GRACE_S = 1.0
 DEFAULT_WORKFLOW = "pytest_areal_eval.workflows.RLVRWorkflow"
 AREALS = {"reward_fn", "gconfig", "tokenizer", "enable_thinking"}
 """Parameters of AReaL's workflows; others of those names in somebody else's class may mean anything."""
+_OUR_WORKFLOWS = ("pytest_areal_eval.workflows.", "pytest_areal_eval.areal_shim.rlvr")
 CONFIGURABLE = (*SAMPLING, "max_tokens", "skip_special_tokens")
 """Generation settings that the command line, the ini file or a configuration may give."""
 
@@ -121,13 +122,14 @@ def build_workflow(group: Group, controller: Any, settings: Settings, arguments:
 def accepted(workflow: Any, known: Collection[str]) -> set[str]:
     """Those of our settings that a workflow's constructor has parameters for; so AReaL's classes need no kwargs.
 
-    Ours get them all, those with ``**options`` too.
+    Constructors of ours get them all, those with ``**options`` too.
     """
     try:
         parameters = inspect.signature(workflow).parameters if inspect.isclass(workflow) else {}
     except ValueError:  # of a class that is not written in Python
         return set()
-    if getattr(workflow, "__module__", "").startswith("pytest_areal_eval.workflows."):
+    constructor = getattr(workflow, "__init__", None)
+    if parameters and str(getattr(constructor, "__module__", "")).startswith(_OUR_WORKFLOWS):
         takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         return set(known) if takes_all else set(known) & set(parameters)
     return AREALS & set(known) & set(parameters)

@@ -12,7 +12,7 @@ def concat_padded_tensors(tensor_dicts: Sequence[Mapping[str, Any]], pad_value: 
     """One dict of tensors, the dicts' batches one after the other.
 
     Args:
-        tensor_dicts: of the same keys; tensors of shape [batch] or [batch, length, ...], or lists.
+        tensor_dicts: of the same keys; tensors of shape [batch] or [batch, length, ...], or lists; texts are left out.
         pad_value: fills the rows that are shorter than the longest; 0 in ``attention_mask``.
 
     Raises:
@@ -30,6 +30,8 @@ def concat_padded_tensors(tensor_dicts: Sequence[Mapping[str, Any]], pad_value: 
     together: dict[str, Any] = {}
     for key, first in tensor_dicts[0].items():
         values = [found[key] for found in tensor_dicts]
+        if isinstance(first, str):  # what a grader compared
+            continue
         if isinstance(first, list):
             together[key] = [inner for value in values for inner in value]
             continue

@@ -17,7 +17,7 @@ def _names(home: str, names: str) -> dict[str, str]:
 _REQUESTS = _names("areal_shim.io_struct", "ModelRequest") | _names("api", "ModelResponse")
 _ENGINE = _names("api", "InferenceEngine")
 _WORKFLOW = _names("api", "RolloutWorkflow") | _names("areal_shim.agents", "AgentWorkflow WorkflowLike")
-_REWARD = _names("rewards.wrapper", "AsyncRewardWrapper")
+_REWARD = _names("areal_shim.reward_api", "AsyncRewardWrapper")
 _ALLOCATION = _names(
     "allocation",
     "AllocationValidationError InvalidAllocationModeError ModelAllocation ParallelStrategy SchedulingStrategy",
@@ -37,7 +37,9 @@ _TRACER = _names(
 )
 _OPENAI = _names("areal_shim.openai", "ArealOpenAI InteractionWithTokenLogpReward")
 _WORKFLOWS = {
-    "areal.workflow.rlvr": _names("workflows.rlvr", "RLVRWorkflow"),
+    "areal.workflow.rlvr": _names(
+        "areal_shim.rlvr", "RLVRWorkflow default_get_input_ids_fn default_data_extract_prompt_fn"
+    ),
     "areal.workflow.multi_turn": _names("workflows.multi_turn", "MultiTurnWorkflow"),
     "areal.workflow.vision_rlvr": _names("workflows.vision", "VisionRLVRWorkflow"),
 }

@@ -349,6 +349,64 @@ def test_answers_about_pictures_are_compared_whole(
     assert grade("q", completion, [], [], answer=gold, images=[]) == reward
 
 
+DERIVED = """
+from areal.api import AsyncRewardWrapper
+from areal.workflow.rlvr import RLVRWorkflow, default_get_input_ids_fn
+
+class Derived(RLVRWorkflow):
+    async def arun_episode(self, engine, data):
+        found = await super().arun_episode(engine, data)
+        assert found["input_ids"].shape == found["logprobs"].shape == found["loss_mask"].shape == (1, 5)
+        assert found["loss_mask"].tolist() == [[0, 0, 0, 1, 1]]
+        return found
+
+class Hooked(RLVRWorkflow):
+    def __init__(self, reward_fn, gconfig, tokenizer):
+        super().__init__(reward_fn, gconfig, tokenizer, get_input_ids_fn=lambda data, tokenizer, thinking: [1, 2, 3])
+
+    async def _compute_rewards(self, resp, prompt_str, task_data):
+        assert self.get_input_ids_fn(task_data["messages"], self.tokenizer, self.enable_thinking) == [1, 2, 3]
+        return 2 * await self.async_reward_fn(prompt_str, "", [], resp.output_tokens, **task_data)
+
+class FromScratch(RLVRWorkflow):
+    async def arun_episode(self, engine, data):
+        assert self.get_input_ids_fn is default_get_input_ids_fn
+        ids = self.get_input_ids_fn(self.data_extract_prompt_fn(data), self.tokenizer, self.enable_thinking)
+        return {"rewards": [await AsyncRewardWrapper(self.reward_fn)("", "", ids, [], **data) - 3]}
+"""
+
+
+class Templated(Tokenizer):
+    def apply_chat_template(self, messages: Any, **options: Any) -> list[int]:
+        assert options["enable_thinking"] is False
+        return [1, 2, 3]
+
+    def decode(self, ids: Any, **options: Any) -> str:
+        return " ".join(map(str, ids))
+
+
+def minus_one(prompt: str, completions: str, prompt_ids: Any, completion_ids: Any, **columns: Any) -> float:
+    """Below what an evaluation's own rewards may be."""
+    return -1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "reward"), [("RLVRWorkflow", -1), ("Derived", -1), ("Hooked", -2), ("FromScratch", -4)]
+)
+def test_what_derives_from_areals_workflow_finds_its_attributes_hooks_and_tensors(
+    shim: None, name: str, reward: float
+) -> None:
+    async def answer(request: ModelRequest) -> ModelResponse:
+        wanted = [-0.5, -0.5] if request.metadata.get("logprobs") else []
+        return ModelResponse(input_tokens=request.input_ids, output_tokens=[4, 5], output_logprobs=wanted)
+
+    workflow = imported(DERIVED)[name](minus_one, GenerationHyperparameters(), Templated())
+    with RolloutController(LocalEngine(answer)) as controller:
+        controller.initialize()
+        (rollout,) = controller.rollout_batch([{"messages": [{"role": "user", "content": "q"}]}], workflow)
+    assert (rollout.episodes[0].error, rollout.reward) == ("", reward)
+
+
 def test_a_dotted_name_of_areals_tells_of_the_shim() -> None:
     with pytest.raises(ImportError, match=r"No module named 'areal'; --areal-shim answers for it"):
         import_from_string("areal.workflow.rlvr.RLVRWorkflow")

@@ -28,6 +28,11 @@ class Theirs:
 @pytest.mark.parametrize("ours", [RLVRWorkflow, MultiTurnWorkflow, VisionRLVRWorkflow])
 def test_a_workflow_of_this_package_gets_all_that_the_decorator_says(ours: type) -> None:
     assert accepted(ours, KNOWN) == KNOWN
+    assert accepted(Derived, KNOWN) == KNOWN
+
+
+class Derived(RLVRWorkflow):
+    """With the constructor of ours."""
 
 
 def test_another_gets_what_areal_would_give_it() -> None:
