@@ -89,7 +89,8 @@ function refresh() {
   drawRows();
 }
 
-const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true }));
+const collator = new Intl.Collator(undefined, { numeric: true }); // made once: localeCompare makes one for each pair
+const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : collator.compare(String(a), String(b)));
 
 function drawRows() {
   const viewport = $("viewport"), first = Math.max(0, Math.floor(viewport.scrollTop / ROW_PX) - MARGIN_ROWS);
