@@ -77,7 +77,13 @@ class _Module(ModuleType):
         if home is None:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         module, _, attribute = home.partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            said = (
+                f"{self.__name__} needs {error.name}, which is not installed: pip install 'pytest-areal-eval[agents]'"
+            )
+            raise ModuleNotFoundError(said, name=error.name) from error
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *SURFACE.get(self.__name__, ())]

@@ -122,6 +122,20 @@ def test_a_file_that_trains_as_well_is_imported_and_what_trains_is_refused_when_
         eval(call, found)
 
 
+@pytest.mark.parametrize("module", ["areal.experimental.openai", "areal.workflow.openai.math_agent"])
+def test_what_needs_a_package_that_is_not_there_names_it(
+    shim: None, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)
+    for ours in ("openai", "math_agent"):
+        monkeypatch.delitem(sys.modules, f"pytest_areal_eval.areal_shim.{ours}", raising=False)
+    name = next(iter(SURFACE[module]))
+    with pytest.raises(
+        ModuleNotFoundError, match=rf"^{module} needs openai.*: pip install 'pytest-areal-eval\[agents\]'"
+    ):
+        imported(f"from {module} import {name}")
+
+
 def test_a_module_has_no_attributes_but_its_names(shim: None) -> None:
     module = importlib.import_module("areal.api")
     assert not hasattr(module, "nothing")
