@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_areal_eval.engine_choice import build_engine, check_engine, tokenizer_loader, words
+from pytest_areal_eval.engine_choice import build_engine, check_engine, tokenizer_loader
 from pytest_areal_eval.errors import ConfigError
 from pytest_areal_eval.options import Settings
 
@@ -115,8 +115,8 @@ def slurm_options(settings: Settings) -> SlurmOptions:
         **{name: settings.get(f"slurm-{name}") for name in names},
         sbatch_args=tuple(settings.get("slurm-sbatch-arg", ())),
         setup=tuple(settings.get("slurm-setup", ())),
-        srun_args=words(settings, "slurm-srun-args"),
-        prefix=words(settings, "slurm-prefix"),
+        srun_args=settings.words("slurm-srun-args"),
+        prefix=settings.words("slurm-prefix"),
     )
 
 

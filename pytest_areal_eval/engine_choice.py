@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -76,24 +75,12 @@ def check_engine(settings: Settings) -> None:
         _hf_args(args)
     else:
         check_args(allocation.backend, args)
-    words(settings, "engine-cmd")
+    settings.words("engine-cmd")
     _check_installed(settings, allocation.backend)
     for model in settings.get("model", []):
         checkpoint = checkpoint_of(settings, model)
         if checkpoint is not None:
             _check_length(settings, checkpoint)
-
-
-def words(settings: Settings, name: str) -> tuple[str, ...]:
-    """An option that holds a command's words.
-
-    Raises:
-        ConfigError: a quotation mark is left open.
-    """
-    try:
-        return tuple(shlex.split(settings.get(name, "")))
-    except ValueError as error:
-        raise ConfigError(f"--{name}={settings.get(name)}: {error}", "Write it as in a shell.") from None
 
 
 def attach_to(settings: Settings) -> list[Endpoint]:
@@ -301,7 +288,7 @@ def _server_engine(settings: Settings, checkpoint: Checkpoint, allocation: Alloc
         gpus=allocation.tp_size * allocation.pp_size if has_gpus else 0,
         args=_tokenizer_arg(settings, checkpoint, allocation.backend) | engine_args(settings),
         python=settings.get("engine-python", sys.executable),
-        command=words(settings, "engine-cmd"),
+        command=settings.words("engine-cmd"),
         trust_remote_code=bool(settings.get("trust-remote-code", False)),
         seed=settings.get("seed", 0),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from pytest_areal_eval.declarations import NEWEST, OPTIONS, Option
+from pytest_areal_eval.errors import ArealEvalError, ConfigError, UserError
 
 GROUP = "areal-eval"
 _BY_LONG = {option.long: option for option in OPTIONS}
@@ -43,6 +45,17 @@ class Settings:
         if name in self.given or decorated is None:
             return self.get(name, default)
         return decorated
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """An option's words, as a shell takes them apart.
+
+        Raises:
+            ConfigError: a quotation mark is left open.
+        """
+        try:
+            return tuple(shlex.split(self.get(name, "")))
+        except ValueError as error:
+            raise ConfigError(f"--{name}={self.get(name)}: {error}", "Write it as in a shell.") from None
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -114,7 +127,6 @@ def _with_earlier_run(config: pytest.Config, settings: Settings) -> Settings:
         raise pytest.UsageError(f"--{typed[0]} and --{typed[1]} exclude each other; give one")
     if not typed or typed == ["resume"]:
         return settings
-    from pytest_areal_eval.errors import ArealEvalError
     from pytest_areal_eval.history import with_settings_of
     from pytest_areal_eval.report.saved import find_run
     from pytest_areal_eval.run import DEFAULT_RESULTS_DIR
@@ -143,7 +155,6 @@ def _with_folders(settings: Settings) -> Settings:
     models = settings.get("model", [])
     if not any(mark in model for model in models for mark in "*?["):
         return settings
-    from pytest_areal_eval.errors import UserError
     from pytest_areal_eval.models import expand
 
     try:
