@@ -69,6 +69,9 @@ def _check(runs: Sequence[SavedRun]) -> None:
         raise UserError(
             "one run tells nothing about noise", "Run the baseline two times or more; three to five are good."
         )
+    twice = [run.name for number, run in enumerate(runs) if run.path in [other.path for other in runs[:number]]]
+    if twice:
+        raise UserError(f"{twice[0]} is given twice: a run does not differ from itself", "Give different runs.")
     for other in runs[1:]:
         digests = [
             sorted(m.get("fingerprint", {}).get("digest", "") for m in r.info.get("models", {}).values())

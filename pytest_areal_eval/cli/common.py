@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun
 
 RESULTS_DIR = "eval-results"
+EXIT_INCONCLUSIVE = 17
 
 
 def add_results_dir(parser: argparse.ArgumentParser) -> None:

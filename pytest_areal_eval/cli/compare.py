@@ -9,15 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from pytest_areal_eval.cli.common import add_results_dir, load, number_of_lines, say, say_table
+from pytest_areal_eval.cli.common import EXIT_INCONCLUSIVE, add_results_dir, load, number_of_lines, say, say_table
 from pytest_areal_eval.report.text import items_are, printable
 
 if TYPE_CHECKING:
     from pytest_areal_eval.report.comparison import Comparison
     from pytest_areal_eval.report.saved import SavedRun
     from pytest_areal_eval.stats import Verdict
-
-EXIT_INCONCLUSIVE = 17
 
 
 def add(commands: Any) -> None:

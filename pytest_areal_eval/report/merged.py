@@ -14,22 +14,25 @@ from typing import Any
 from pytest_areal_eval.errors import ConfigError, UserError
 from pytest_areal_eval.journal import Journal, RunFolder
 from pytest_areal_eval.journal.items import copy_items
-from pytest_areal_eval.report.saved import SavedRun, read_run
+from pytest_areal_eval.report.comparison import baseline_of, compare_runs
+from pytest_areal_eval.report.saved import SavedRun, read_run, settings_of
 from pytest_areal_eval.report.scoreboard import Row
 from pytest_areal_eval.report.stats import write_stats
-from pytest_areal_eval.stats import Gate, Verdict, decide, undecided
+from pytest_areal_eval.stats import Baseline, Gate, Verdict, decide, undecided
+from pytest_areal_eval.stats.verdicts import Policy
 
 _PER_SHARD = ("n_selected", "n_planned", "summary", "node")
 """What may differ between the descriptions of one evaluation's shards."""
 
 
-def merge_runs(parts: Sequence[SavedRun], where: Path, *, new: bool) -> Path:
+def merge_runs(parts: Sequence[SavedRun], where: Path, *, new: bool, baseline: SavedRun | None = None) -> Path:
     """Write the merged run.
 
     Args:
         parts: the runs.
         where: the new run's folder.
         new: ``where`` is the results folder instead, and gets a run with a name of its own.
+        baseline: what ``baseline`` means in the gates.
 
     Returns:
         The new run's folder.
@@ -56,7 +59,7 @@ def merge_runs(parts: Sequence[SavedRun], where: Path, *, new: bool) -> Path:
         whole = read_run(folder.path)
         for name, evaluation in whole.evaluations.items():
             described[name]["summary"] = evaluation.row.summary().to_dict()
-        folder.write_run(info | {"gates": _decided(whole, missing)})
+        folder.write_run(info | {"gates": _decided(whole, missing, baseline)})
         write_stats(folder.path, whole.rows)
     return folder.path
 
@@ -129,16 +132,31 @@ def _info(parts: Sequence[SavedRun], described: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def _decided(whole: SavedRun, missing: str) -> list[dict[str, Any]]:
-    return [_decide(e.row, gate, missing).to_dict(e.name) for e in whole.evaluations.values() for gate in e.row.gates]
+def _decided(whole: SavedRun, missing: str, baseline: SavedRun | None) -> list[dict[str, Any]]:
+    policy: Policy = settings_of(whole.info).get("gate-policy", "point")
+    return [
+        _decide(whole, e.row, gate, missing, policy, baseline).to_dict(e.name)
+        for e in whole.evaluations.values()
+        for gate in e.row.gates
+    ]
 
 
-def _decide(row: Row, gate: Gate, missing: str) -> Verdict:
-    summary = row.summary()
+def _decide(whole: SavedRun, row: Row, gate: Gate, missing: str, policy: Policy, baseline: SavedRun | None) -> Verdict:
+    summary, partial = row.summary(), missing or row.partial_reason()
     try:
-        return decide(gate, summary, partial_reason=missing or row.partial_reason())
-    except ConfigError as error:
+        reference = _reference(baseline, whole, row) if gate.from_baseline and baseline and not partial else None
+        return decide(gate, summary, partial_reason=partial, policy=policy, baseline=reference)
+    except UserError as error:
         return undecided(gate, summary, error)
+
+
+def _reference(baseline: SavedRun, whole: SavedRun, row: Row) -> Baseline:
+    for found in compare_runs(baseline, whole):
+        if found.name == row.name and not found.differs:
+            return baseline_of(baseline.evaluations[found.baseline_name].row, row, baseline.name)
+        if found.name == row.name:
+            raise ConfigError(f"{baseline.name} is no baseline for {row.name}: {'; '.join(found.differs)}")
+    raise ConfigError(f"{row.name} is not in the baseline {baseline.name}")
 
 
 def _missing_shards(parts: Sequence[SavedRun]) -> str:

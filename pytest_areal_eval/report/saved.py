@@ -121,10 +121,15 @@ class SavedRun:
         return models_of(self.info)
 
 
+def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a ``run.json``, by their precedence."""
+    said = info.get("settings", {})
+    return {**said.get("yaml", {}), **said.get("ini", {}), **said.get("given", {})}
+
+
 def models_of(info: Mapping[str, Any]) -> list[str]:
     """What a ``run.json`` says that was evaluated: the checkpoints, or the file of recorded completions."""
-    said = info.get("settings", {})
-    settings = {**said.get("yaml", {}), **said.get("ini", {}), **said.get("given", {})}
+    settings = settings_of(info)
     replay = settings.get("replay")
     return list(info.get("models", {})) or ([str(replay)] if replay else list(settings.get("model", [])))
 

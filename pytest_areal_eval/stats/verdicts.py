@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from pytest_areal_eval.errors import ConfigError
+from pytest_areal_eval.errors import ConfigError, UserError
 from pytest_areal_eval.stats.estimators import Z95, Estimate
 from pytest_areal_eval.stats.gates import RATES, Gate, nearest
 from pytest_areal_eval.stats.power import POWER, detection_power, minimal_detectable_effect, spread
@@ -110,7 +110,7 @@ def decide(
     return replace(_verdict(gate, outcome, summary, estimate, message), mde=mde)
 
 
-def undecided(gate: Gate, summary: Summary, error: ConfigError) -> Verdict:
+def undecided(gate: Gate, summary: Summary, error: UserError) -> Verdict:
     """A gate that cannot be decided has failed; the message is the error, on one line."""
     return Verdict(gate, "fail", None, None, summary.n_items, ". ".join(filter(None, (str(error.args[0]), error.hint))))
 

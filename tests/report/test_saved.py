@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.runs import episode, write_run
 
 from pytest_areal_eval.cli import main
 from pytest_areal_eval.errors import UserError
@@ -208,3 +209,26 @@ def test_every_run_that_a_journal_may_hold_is_read(tmp_path: Path) -> None:
     with Journal.open(folder) as journal:
         journal.append(episode("x", reward=1.0))
     assert read_run(folder).evaluations[""].row.summary().reward == 1.0
+
+
+def test_merging_decides_gates_that_count_from_a_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(name: str, items: str, right: str, **described: Any) -> str:
+        episodes = [episode(i, reward=float(i in right)) for i in items]
+        return str(write_run(tmp_path / name, {"gsm": episodes}, **described))
+
+    gates = {"gates": ["reward >= baseline - 0.1"]}
+    parts = [run("a", "ab", "ab", **gates), run("b", "cd", "d", **gates)]
+
+    def merge(*more: str) -> tuple[int, str]:
+        status = main(["merge", *parts, f"--results-dir={tmp_path}", *more])
+        return status, capsys.readouterr().out
+
+    base, other = run("base", "abcd", "abcd"), run("other", "xy", "x")
+    cold = run("cold", "abcd", "abcd", sampling={"temperature": 0.5})
+    status, out = merge("--baseline", base)
+    assert status == 1
+    assert "gate FAIL  gsm: reward - baseline -0.2500 < -0.1" in out
+    assert merge("--baseline", run("even", "abcd", "abd"))[0] == 0
+    assert "no baseline for gsm: sampling: " in merge("--baseline", cold)[1]
+    assert "share no item" in merge("--baseline", other)[1]
+    assert "there is no baseline. Give the run to compare with: --baseline=RUN" in merge()[1]

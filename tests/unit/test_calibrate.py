@@ -94,6 +94,8 @@ def test_calibrating_from_different_checkpoints_is_refused(tmp_path: Path, capsy
     assert "the weights differ" in capsys.readouterr().err
     assert main(["calibrate", str(folders[0])]) == 2
     assert "one run tells nothing" in capsys.readouterr().err
+    assert main(["calibrate", str(folders[0]), str(folders[0])]) == 2
+    assert "a is given twice" in capsys.readouterr().err
 
 
 def test_runs_that_are_too_far_apart_give_no_threshold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
