@@ -220,7 +220,8 @@ class TestWaiting:
 
     def test_what_sbatch_refuses_is_told_in_its_words(self) -> None:
         one = cluster.scheduler(constraint="h100")
-        with pytest.raises(CannotFit, match=r"Slurm refuses m/0 with --slurm-constraint=h100: .*Invalid feature"):
+        said = r"Slurm refuses m/0 \(0 GPUs, CPUs: 1\) with --slurm-constraint=h100: .*Invalid feature"
+        with pytest.raises(CannotFit, match=said):
             one.start(InstanceSpec("m/0", SLEEP))
         one.close()
 

@@ -94,7 +94,7 @@ class TestThreeNodes:
             ),
             (
                 "--slurm-time=x",
-                "Slurm refuses eval-rollout/0 with --slurm-time=x: Invalid --time specification\n",
+                "(1 GPU, CPUs: 1) with --slurm-time=x: Invalid --time specification\n",
             ),
         ],
     )
