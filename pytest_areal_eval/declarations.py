@@ -250,7 +250,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("reward-timeout", "Limit of one reward call in seconds (default: 15)", seconds, metavar="S"),
     Option(
         "start-timeout",
-        "Limit for a server to become ready in seconds (default: 600; vllm, sglang: 1800)",
+        "Limit for a server to become ready in seconds (default: 600; vllm, sglang: 1800; --base-url: 20)",
         seconds,
         metavar="S",
     ),

@@ -107,7 +107,7 @@ def check_args(engine: str, args: Mapping[str, Any]) -> None:
     for hint, names in OWNED.items():
         taken = next((name for name in merge(args) if name in names), None)
         if taken is not None:
-            raise ConfigError(f"{engine}'s setting {taken.replace('_', '-')} is not free: it follows from others", hint)
+            raise ConfigError(f"{engine}'s setting {taken.replace('_', '-')} follows from other options", hint)
 
 
 def context_of(models: Any, name: str) -> int | None:

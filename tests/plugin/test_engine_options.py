@@ -133,7 +133,10 @@ def test_an_engine_that_is_too_old_is_one_message(run: Run, tmp_path: Path) -> N
             "--engine-arg=colour: the embedded engine has no such setting",
         ),
         (["--engine-arg==1", f"--model={MODEL}"], "--engine-arg==1: no flag's name"),
-        (["--engine-arg=port=1", "--backend=vllm", f"--model={MODEL}"], "vllm's setting port is not free*"),
+        (
+            ["--engine-arg=port=1", "--backend=vllm", f"--model={MODEL}"],
+            "vllm's setting port follows from other options",
+        ),
         (["--engine-cmd=vllm 'serve", "--backend=vllm", f"--model={MODEL}"], "--engine-cmd=vllm 'serve: No closing*"),
         (["--backend=vllm", "--engine-python=/no/python", f"--model={MODEL}"], "--engine-python=/no/python: *"),
     ],
