@@ -9,6 +9,8 @@ from pytest_areal_eval.controller.replicas import Replica
 from pytest_areal_eval.engines.base import Endpoint, Launch
 from pytest_areal_eval.schedulers.base import Handle, Lost, Status
 
+TAKEN_AWAY = frozenset({Lost.PREEMPTED, Lost.TIME_LIMIT})
+"""A server that worked until then is owed another start."""
 NO_FAULT_OF_THE_NODE = frozenset({Lost.CANCELLED, Lost.PREEMPTED, Lost.TIME_LIMIT})
 
 
@@ -25,6 +27,7 @@ class Member:
         replica: what the client sees of it, while it is ready.
         phase: where it is.
         attempt: which start this is, from 1.
+        owed: starts beyond the settings' restarts: a scheduler took a working server away.
         since: loop time at which the phase's limit began.
         misses: health checks in a row without an answer.
         told: the last line said about it.
@@ -39,6 +42,7 @@ class Member:
     replica: Replica | None = None
     phase: Literal["waiting", "starting", "ready", "gone"] = "waiting"
     attempt: int = 1
+    owed: int = 0
     since: float = 0.0
     misses: int = 0
     told: str = ""

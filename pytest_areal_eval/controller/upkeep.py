@@ -1,6 +1,7 @@
 """One replica at a time: it is admitted when its health answers, lost when it does not, started again or given up.
 
-Invariant: a replica takes requests only while its health answers, and is started again ``restarts`` times at most.
+Invariant: a replica takes requests only while its health answers, and is started again ``restarts`` times at most, not
+counted what a scheduler takes away for others.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pytest_areal_eval.controller.instances import Instances
-from pytest_areal_eval.controller.member import Member, failed_node, why_gone
+from pytest_areal_eval.controller.member import TAKEN_AWAY, Member, failed_node, why_gone
 from pytest_areal_eval.controller.probe import Health, Reading, discover, probe
 from pytest_areal_eval.controller.probe import reload as load
 from pytest_areal_eval.controller.replicas import Replica, Replicas
@@ -214,6 +215,7 @@ class Upkeep:
             self.lost += 1
             self._replicas.remove(member.replica)
             member.replica = None
+            member.owed += member.status is not None and member.status.lost in TAKEN_AWAY
         self._emit("lost", f"{member.name} {'was lost' if was_ready else 'did not start'}: {why}")
         member.cause = f"{member.name}, attempt {member.attempt}: {why}"
         await self._blame(member, exit_code)
@@ -231,7 +233,7 @@ class Upkeep:
         hopeless = never or quick in self._quick_exits or (member.launch is None and not was_ready)
         if quick is not None:
             self._quick_exits.add(quick)
-        if hopeless or member.attempt > self._settings.restarts:
+        if hopeless or member.attempt > self._settings.restarts + member.owed:
             self._give_up(member)
         else:
             await self._restart(member)
@@ -250,7 +252,7 @@ class Upkeep:
 
     async def _restart(self, member: Member) -> None:
         member.attempt += 1
-        self._emit("restart", f"{member.name}: attempt {member.attempt} of {self._settings.restarts + 1}")
+        self._emit("restart", f"{member.name}: attempt {member.attempt} of {self._settings.restarts + member.owed + 1}")
         try:
             await self.start(member)
         except SchedulerError as error:

@@ -389,6 +389,17 @@ def test_a_loss_that_is_not_the_nodes_fault_is_not_counted(loss: dict[str, Lost]
     assert scripted.excluded == [set(), set(), set()]
 
 
+@pytest.mark.parametrize("lost", [Lost.PREEMPTED, Lost.TIME_LIMIT])
+def test_a_working_server_that_is_taken_away_spends_no_restart(lost: Lost) -> None:
+    with in_thread(nonce="n") as server:
+        lives: list[list[Status | Exception]] = [[_up(server.port), _gone(lost=lost)] for _ in range(3)]
+        scripted = Scripted([*lives, [_up(server.port)]])
+        with running(StandinEngine(), scripted, restarts=0, health_interval_s=0.05) as controller:
+            until(lambda: len(scripted.started) == 4, "a fourth start")
+            assert run_rows(controller, 3)[0].reward == 1.0
+            assert controller.snapshot().replicas_lost == 3
+
+
 def test_of_a_gang_only_the_node_that_failed_is_blamed() -> None:
     address = Address("127.0.0.1", 1, "n", "/logs/role_0.log", nodes=("node1", "node2"))
     told = [[_gone(address=address, lost=Lost.EXITED, exit_code=code, node="node2")] for code in (3, 4)]
