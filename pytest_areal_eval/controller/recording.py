@@ -16,6 +16,7 @@ from pytest_areal_eval.controller.place import Place
 from pytest_areal_eval.engines.base import EngineInfo
 from pytest_areal_eval.errors import PromptTooLong
 from pytest_areal_eval.journal.answers import Answer, request_key, response_of, response_to_dict
+from pytest_areal_eval.workflows.rlvr import chat_ids
 
 Note = Callable[[int, str, Mapping[str, Any], bool], None]
 """Receives each answer before the workflow does: (number of the request, its key, the response, whether it is old)."""
@@ -141,11 +142,8 @@ class EpisodeEngine:
         template = {**self.template_kwargs, **(template_kwargs or {})}
         if self.tokenizer is None or has_pictures(messages):
             return ModelRequest(messages=[dict(m) for m in messages], template_kwargs=template, gconfig=gconfig)
-        ids = self.tokenizer.apply_chat_template(
-            list(messages), tokenize=True, add_generation_prompt=True, return_dict=False, **template
-        )
         return ModelRequest(
-            input_ids=list(ids),
+            input_ids=chat_ids(self.tokenizer, list(messages), template),
             gconfig=gconfig.new_with_stop_and_pad_token_ids(self.tokenizer),
             tokenizer=self.tokenizer,
         )
