@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from standin.engine import SERVER, StandinEngine
 from standin.server import in_thread
-from standin.tokens import ByteTokenizer
-from support.fleet_contract import FleetContract
+from support import fleet_contract
 from support.waiting import until
 
 from pytest_areal_eval.api import EpisodeStatus, Rollout
@@ -45,21 +44,11 @@ def scheduler(tmp_path: Path) -> Iterator[LocalScheduler]:
     made.close()
 
 
-@contextmanager
 def running(
     engine: StandinEngine, scheduler: Any, on_event: Callable[[Event], None] | None = None, **settings: Any
-) -> Iterator[RolloutController]:
-    chosen = {"max_concurrency": 16, "backoff_s": 0.02, "health_interval_s": 0.2, "episode_timeout_s": 20.0}
-    controller = RolloutController(
-        engine,
-        scheduler,
-        settings=ControllerSettings(**{**chosen, **settings}),
-        tokenizer=ByteTokenizer(),
-        on_event=on_event,
-    )
-    with controller:
-        controller.initialize("role")
-        yield controller
+) -> AbstractContextManager[RolloutController]:
+    chosen = {"episode_timeout_s": 20.0, "silence_s": ControllerSettings().silence_s, **settings}
+    return fleet_contract.running(scheduler, engine, on_event, **chosen)
 
 
 def run_rows(controller: RolloutController, count: int = 50) -> list[Rollout]:
@@ -146,7 +135,7 @@ def test_a_server_that_never_gets_ready_fails_the_start(scheduler: LocalSchedule
     assert server_pids(tmp_path) == []
 
 
-class TestContract(FleetContract):
+class TestContract(fleet_contract.FleetContract):
     """Under the local scheduler."""
 
 
