@@ -170,10 +170,12 @@ class _Active:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        report = yield
         from pytest_areal_eval.outcomes import annotate
+        from pytest_areal_eval.termination import held
 
-        annotate(item, call, report)
+        with held():
+            report = yield
+            annotate(item, call, report)
         return report
 
     @pytest.hookimpl(tryfirst=True)
@@ -190,10 +192,15 @@ class _Active:
             return "missed", "m", ("MISSED", {"yellow": True})
         return None
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None]:
+        from pytest_areal_eval.termination import held
+
         conclusion = _conclusion(self.config)
-        if conclusion.run.worker is None:  # a worker sends its reports to the owner, whole
-            conclusion.board.receive(report)
+        with held():
+            if conclusion.run.worker is None:  # a worker sends its reports to the owner, whole
+                conclusion.board.receive(report)
+            return (yield)
 
     def pytest_report_collectionfinish(self) -> list[str]:
         return _conclusion(self.config).header()

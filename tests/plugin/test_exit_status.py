@@ -98,6 +98,30 @@ def test_ctrl_c_ends_at_once_with_the_partial_table(suite: Suite, engine_counts:
     assert engine_counts()["cancelled"] == 4
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_an_interrupt_never_cuts_a_report_in_two(suite: Suite, name: str) -> None:
+    """Not in a hook that a plugin wraps in the old way, as pytest-html does: that would be an internal error."""
+    made = suite(rows=6)
+    made.makepyfile(
+        old_wrapper=f"""
+import os, signal
+import pytest
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    outcome = yield
+    if call.when == "call":
+        os.kill(os.getpid(), signal.{name})
+    outcome.get_result()
+"""
+    )
+    result = made.runpytest_subprocess("-p", "old_wrapper", "-W", "error")
+    text = result.stdout.str()
+    assert result.ret == pytest.ExitCode.INTERRUPTED, text
+    assert "KeyboardInterrupt" in text
+    assert "INTERNALERROR" not in text
+
+
 def test_a_foreign_run_loop_gets_the_tests_in_collection_order(suite: Suite) -> None:
     """C7: another plugin's loop runs; ours steps aside and the results are the same."""
     made = suite(rows=6, more=', gates=["reward >= 0.6"]')

@@ -1,0 +1,78 @@
+"""Ctrl-C waits for a report, and nobody else's handler is lost."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+import pytest
+
+from pytest_areal_eval.termination import held
+
+
+def interrupted(times: int, then: Callable[[], object]) -> None:
+    with held():
+        for _ in range(times):
+            signal.raise_signal(signal.SIGINT)
+        then()
+
+
+def test_ctrl_c_acts_after_the_block() -> None:
+    reached: list[bool] = []
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(1, lambda: reached.append(True))
+    assert reached
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_acts_at_once() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(2, lambda: pytest.fail("not reached"))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_it_acts_where_the_block_fails_too() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(1, lambda: int("no number"))
+
+
+def test_somebody_elses_handler_gets_the_signal() -> None:
+    got: list[int] = []
+
+    def theirs(number: int, frame: FrameType | None) -> None:
+        got.append(number)
+
+    before = signal.signal(signal.SIGTERM, theirs)
+    try:
+        with held():
+            signal.raise_signal(signal.SIGTERM)
+            assert got == []
+        assert got == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGTERM) is theirs
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with held():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_another_thread_changes_no_handler() -> None:
+    seen: list[object] = []
+
+    def look() -> None:
+        with held():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join(5)
+    assert seen == [signal.getsignal(signal.SIGINT)]
