@@ -41,15 +41,23 @@ def refuse_mistakes(config: pytest.Config, evaluations: EvaluationSession) -> No
     Raises:
         UserError: an option is wrong, or another plugin is in the way.
     """
+    _refuse_doubled_runs(config)
+    refuse_wrong_options(config, evaluations.settings)
+    _refuse_unused_sources(evaluations)
+
+
+def refuse_wrong_options(config: pytest.Config, settings: Settings) -> None:
+    """Find what is wrong with the options whatever is collected, and register the trackers that they name.
+
+    Raises:
+        UserError: an option is wrong.
+    """
     from pytest_areal_eval.backends import check_options
 
-    _refuse_doubled_runs(config)
-    given = evaluations.settings.given
-    if "rescore" not in given and "from-run" not in given:  # which have no engine
-        check_options(evaluations.settings)
-    _refuse_unused_sources(evaluations)
-    trackers = evaluations.settings.get("track", [])
-    if trackers and "from-run" in given:
+    if "rescore" not in settings.given and "from-run" not in settings.given:  # which have no engine
+        check_options(settings)
+    trackers = settings.get("track", [])
+    if trackers and "from-run" in settings.given:
         raise UserError(
             "--track with --from-run: that run's scores were tracked when it was made", "Leave out --track."
         )

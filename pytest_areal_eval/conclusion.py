@@ -58,20 +58,23 @@ class Conclusion:
         if not self.evaluations.groups:
             return
         self._termination.install()
+        worker = self.run.worker
         try:
+            if worker is not None:
+                worker.refuse_mode()
             refuse_mistakes(self.config, self.evaluations)
             for row in expected_rows(self.evaluations):
                 self.board.add(row)
             self.run.look_back()
             self._reference = refer(self.run)
         except UserError as error:
-            if self.run.worker is None:
+            if worker is None:
                 raise pytest.UsageError(str(error)) from error
-            self.run.refused = error  # its owner says it: a worker's usage error is an internal error of xdist's
+            worker.refuse(error)
 
     def header(self) -> list[str]:
-        """What runs, on what, and how it samples."""
-        if not self.evaluations.groups or self.config.option.verbose < 0 or self.run.refused is not None:
+        """What runs, on what, and how it samples; nobody sees a worker's."""
+        if not self.evaluations.groups or self.config.option.verbose < 0 or self.run.worker is not None:
             return []
         return header_lines(self.run, self.board)
 

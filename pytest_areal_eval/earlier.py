@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.errors import ConfigError
 from pytest_areal_eval.history import History, find, wanted
-from pytest_areal_eval.identity import selected_indices
-from pytest_areal_eval.journal import RunFolder
+from pytest_areal_eval.identity import Purpose, selected_indices
+from pytest_areal_eval.journal import RunFolder, journal_path, merge_journals
 from pytest_areal_eval.resolution import samples_of
 
 if TYPE_CHECKING:
@@ -25,21 +26,56 @@ def look_back(run: Run) -> tuple[History, RunFolder | None] | None:
     asked = wanted(run.evaluations.settings)
     if asked is None:
         return None
-    purpose, text = asked
-    groups = run.evaluations.groups.values()
-    names = [group.name for group in groups]
-    path = find(purpose, text, run.results_dir, names)
-    goes_on = purpose == "resume" and not run.config.option.collectonly
-    held = RunFolder.open(path) if goes_on else None
+    names = [group.name for group in run.evaluations.groups.values()]
+    if run.worker is not None:
+        history = _read(asked[0], run.worker.ask_for_earlier(names), held=asked[0] == "resume")
+        _check(run, history)
+        return history, None
+    history, held = take(run, names)
     try:
-        history = History(purpose, path)
-        history.check(run.describe_evaluations(), _records(run), _fingerprints(run, history))
-        _refuse_gaps(run, history)
+        _check(run, history)
     except BaseException:
         if held is not None:
             held.close()
         raise
     return history, held
+
+
+def take(run: Run, evaluations: Sequence[str]) -> tuple[History, RunFolder | None]:
+    """Find the run that the options name and read it; one that goes on is held, with its journal in one file.
+
+    Args:
+        run: the session's.
+        evaluations: names of those that are selected.
+
+    Raises:
+        ConfigError: there is no such run.
+        JournalError: it cannot be read, or another process holds it.
+    """
+    asked = wanted(run.evaluations.settings)
+    assert asked is not None
+    purpose, text = asked
+    path = find(purpose, text, run.results_dir, evaluations)
+    goes_on = purpose == "resume" and not run.config.option.collectonly
+    held = RunFolder.open(path) if goes_on else None
+    try:
+        if held is not None:
+            merge_journals(path)
+        return _read(purpose, path, held=goes_on), held
+    except BaseException:
+        if held is not None:
+            held.close()
+        raise
+
+
+def _read(purpose: Purpose, path: Path, *, held: bool) -> History:
+    """A run's history; of one that goes on the main file alone, for workers write to files beside it."""
+    return History(purpose, path, journal_path(path) if held else None)
+
+
+def _check(run: Run, history: History) -> None:
+    history.check(run.describe_evaluations(), _records(run), _fingerprints(run, history))
+    _refuse_gaps(run, history)
 
 
 def description(run: Run, history: History) -> str:

@@ -21,8 +21,9 @@ from pytest_areal_eval.journal.record import EpisodeKey
 from pytest_areal_eval.options import Settings
 from pytest_areal_eval.report.saved import find_run, list_runs
 
+PURPOSES: tuple[Purpose, ...] = ("resume", "rescore", "from-run")
 GIVEN_UP = (EpisodeStatus.CANCELLED, EpisodeStatus.ENGINE_LOST)
-OF_TODAY = frozenset({"results-dir", "gate", "gate-policy", "gate-partial", "baseline", "order", "resume", "track"})
+OF_TODAY = frozenset({"results-dir", "gate", "gate-policy", "gate-partial", "baseline", "order", "track", *PURPOSES})
 """Options that ``--rescore`` and ``--from-run`` do not take over from the run."""
 
 
@@ -46,16 +47,17 @@ class History:
         purpose: ``resume`` takes finished episodes and the answers of unfinished ones, ``rescore`` the answers of all,
             ``from-run`` the episodes alone.
         path: the run's folder.
+        journal: what of it is read: the whole folder, or one file where others are being written.
 
     Raises:
         JournalError: it cannot be read.
     """
 
-    def __init__(self, purpose: Purpose, path: Path) -> None:
+    def __init__(self, purpose: Purpose, path: Path, journal: Path | None = None) -> None:
         self.purpose = purpose
         self.path = path
         self.info = RunFolder(path).read_run()
-        self._records, self._answers = finished_and_owed(path, GIVEN_UP)
+        self._records, self._answers = finished_and_owed(journal or path, GIVEN_UP)
         if purpose == "rescore":
             self._answers = latest_answers(path)
             self._records = {key: r for key, r in self._records.items() if not self._can_grade(key, r)}
@@ -190,8 +192,7 @@ class History:
 
 def wanted(settings: Settings) -> tuple[Purpose, str] | None:
     """Which earlier run a session asks for, if any."""
-    purposes: tuple[Purpose, ...] = ("resume", "rescore", "from-run")
-    return next(((p, str(settings.given[p])) for p in purposes if p in settings.given), None)
+    return next(((p, str(settings.given[p])) for p in PURPOSES if p in settings.given), None)
 
 
 def find(purpose: Purpose, text: str, results_dir: Path, evaluations: Sequence[str]) -> Path:

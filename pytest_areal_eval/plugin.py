@@ -117,6 +117,14 @@ def pytest_configure_node(node: Any) -> None:
     own_workers(config, _conclusion(config)).configure(node)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any) -> None:
+    """xdist's: the controlling process learns that a worker has collected."""
+    owner = _conclusion(node.config).owner
+    if owner is not None:
+        owner.refuse_mistakes()
+
+
 def _install_areal_shim(config: pytest.Config) -> None:
     """Before any conftest is imported, for as long as the configuration lives."""
     from pytest_areal_eval import areal_shim

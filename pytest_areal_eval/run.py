@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_areal_eval.errors import ConfigError, JournalError, UserError
+from pytest_areal_eval.errors import ConfigError, JournalError
 from pytest_areal_eval.groups import membership
 from pytest_areal_eval.session import EvaluationSession
 
 if TYPE_CHECKING:
     from pytest_areal_eval.api import Episode
     from pytest_areal_eval.controller import Event
+    from pytest_areal_eval.history import History
     from pytest_areal_eval.journal import Answer, Journal, RunFolder
     from pytest_areal_eval.report.scoreboard import Row
     from pytest_areal_eval.stats import Summary
@@ -34,7 +35,6 @@ class Run:
     Attributes:
         folder: its folder, once it is open.
         events: what happened to the servers, newest last.
-        refused: on an xdist worker, the mistake that its owner has to report.
     """
 
     def __init__(self, config: pytest.Config, evaluations: EvaluationSession) -> None:
@@ -46,7 +46,6 @@ class Run:
         self.worker = _worker_of(config)
         self.answer: dict[str, Any] = {}
         self.rows: Callable[[], Sequence[Row]] = list
-        self.refused: UserError | None = None
         self._journal: Journal | None = None
         self._info: dict[str, Any] = {}
         self._resumed: RunFolder | None = None
@@ -114,29 +113,69 @@ class Run:
         """
         from pytest_areal_eval import earlier
 
+        self._go_back_to(lambda: earlier.look_back(self))
+
+    def take_earlier(self, evaluations: Sequence[str]) -> Path:
+        """The same for evaluations that workers collected, which compare them with the run; the run's folder.
+
+        Raises:
+            UserError: there is none, or another process holds it.
+        """
+        from pytest_areal_eval import earlier
+
+        self._go_back_to(lambda: earlier.take(self, evaluations))
+        assert self.evaluations.history is not None
+        return self.evaluations.history.path
+
+    def _go_back_to(self, look: Callable[[], tuple[History, RunFolder | None] | None]) -> None:
         try:
-            found = earlier.look_back(self)
+            found = look()
         except JournalError as error:
             raise ConfigError(str(error.args[0]), error.hint) from error
         if found is None:
             return
         self.evaluations.history, self._resumed = found
-        if found[0].purpose == "from-run":
-            self.evaluations.open_run = lambda: None  # nothing new to keep
+        if not self.keeps:
+            self.evaluations.open_run = self._ask_owner
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the session has anything new to keep."""
+        history = self.evaluations.history
+        return history is None or history.purpose != "from-run"
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether what an earlier run has is in the journal already."""
+        history = self.evaluations.history
+        return history is not None and history.purpose == "resume"
+
+    def _ask_owner(self) -> None:
+        """On an xdist worker: tell the owner what is evaluated, and learn where the run and its servers are."""
+        if self.worker is None:
+            return
+        from pytest_areal_eval.earlier import description
+        from pytest_areal_eval.xdist import row_to_dict
+
+        evaluations, history = self.evaluations, self.evaluations.history
+        self.answer = self.worker.ask(
+            {
+                "rows": [row_to_dict(row) for row in self.rows()],
+                "model": next(iter(evaluations.settings.get("model", [])), None),
+                "evaluations": self.describe_evaluations(),
+                "earlier": description(self, history) if history is not None else None,
+                "generates": evaluations.needs_engine(),
+            }
+        )
 
     def _join(self, worker: Worker) -> None:
         """On an xdist worker: write into the owner's folder, to a file of one's own."""
         from pytest_areal_eval.journal import Journal, RunFolder
-        from pytest_areal_eval.xdist import row_to_dict
 
-        rows = [row_to_dict(row) for row in self.rows()]
-        model = next(iter(self.evaluations.settings.get("model", [])), None)
-        refused = [self.refused.args[0], self.refused.hint] if self.refused is not None else None
-        described = self.describe_evaluations()
-        self.answer = worker.ask({"rows": rows, "model": model, "evaluations": described, "refused": refused})
+        self._ask_owner()
         self.folder = RunFolder(Path(self.answer["run"]))
         self._journal = Journal.open(self.folder.path, worker.name)
-        if worker.is_first:
+        if worker.is_first and not self._goes_on:
             self._write_items(self.folder.path, worker.name)
 
     def _write_items(self, folder: Path, writer: str = "") -> None:
@@ -172,12 +211,12 @@ class Run:
     def record_answer(self, answer: Answer, old: bool) -> None:
         """Write an answer of the engine to the journal, unless it is there; called in the controller's thread."""
         assert self._journal is not None
-        if not (old and self._resumed is not None):
+        if not (old and self._goes_on):
             self._journal.append_answer(answer)
 
     def record_recalled(self, episode: Episode) -> None:
         """Write an earlier run's episode to the journal of this one, if it has one of its own."""
-        if self._journal is not None and self._resumed is None:
+        if self._journal is not None and not self._goes_on:
             self._journal.append(episode)
 
     @property
@@ -205,8 +244,12 @@ class Run:
             "gates": list(gates),
             "events": [{"kind": e.kind, "text": e.text, "at": e.at} for e in self.events if e.kind != "log"],
         }
+        from pytest_areal_eval.journal import merge_journals
+
         try:
-            self._close_journal(self.folder.path)
+            if self._journal is not None:
+                self._journal.close()
+            merge_journals(self.folder.path)
         except (JournalError, OSError) as error:
             self._info["status"] = f"the journal is incomplete: {error}"
             raise
@@ -215,14 +258,6 @@ class Run:
                 self.folder.write_run(self._info)
             finally:
                 self.folder.close()
-
-    def _close_journal(self, folder: Path) -> None:
-        if self._journal is not None:
-            self._journal.close()
-        if any(folder.glob("episodes.*.jsonl")):
-            from pytest_areal_eval.xdist import merge_worker_journals
-
-            merge_worker_journals(folder)
 
     def _name_hint(self) -> str:
         settings = self.evaluations.settings

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_areal_eval.engines.base import Endpoint
-from pytest_areal_eval.errors import ArealEvalError, EngineStartError, UserError
+from pytest_areal_eval.errors import ArealEvalError, ConfigError, EngineStartError, UserError
 from pytest_areal_eval.report.scoreboard import Row
 from pytest_areal_eval.session import SESSION
 from pytest_areal_eval.stats import parse_gate
@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 
 KEY = "areal_eval"
 POLL_S = 0.1
+REFUSED = "refused.json"
+"""What a worker found wrong when it had collected: its owner says it, for a worker's usage error is an internal one."""
+LOOK, FOUND = "look.json", "earlier.json"
+"""A worker's question for the earlier run that the options name, and the owner's answer."""
 NEED, ANSWER = "need.json", "engine.json"
+"""What a worker is about to evaluate, and where the run and its servers are."""
 ANSWER_LIMIT_S = 3600.0
 """How long a worker waits for the owner's answer; the owner's own limits are shorter and say more."""
 
@@ -71,6 +76,16 @@ class Owner:
         mode = str(self.config.getoption("dist", "no"))
         node.workerinput[KEY] = {"folder": str(self.folder), "workers": count, "mode": mode}
 
+    def refuse_mistakes(self) -> None:
+        """Say what a worker found wrong.
+
+        Raises:
+            pytest.UsageError: it found something.
+        """
+        found = read(self.folder / REFUSED)
+        if found is not None:
+            raise pytest.UsageError(found["text"])
+
     def close(self) -> None:
         """End the servers and remove the folder."""
         self._stop.set()
@@ -82,27 +97,31 @@ class Owner:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _serve(self) -> None:
-        while not self._stop.wait(POLL_S):
-            need = read(self.folder / NEED)
-            if need is not None:
-                write(self.folder / ANSWER, self._answer(need))
-                return
+        waiting = {LOOK: (FOUND, self._look), NEED: (ANSWER, self._answer)}
+        while waiting and not self._stop.wait(POLL_S):
+            for note, (answer, work) in list(waiting.items()):
+                asked = read(self.folder / note)
+                if asked is not None:
+                    del waiting[note]
+                    write(self.folder / answer, work(asked))
+
+    def _look(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return {"run": str(self.conclusion.run.take_earlier(asked["evaluations"]))}
+        except UserError as error:
+            return {"error": str(error.args[0]), "hint": error.hint}
 
     def _answer(self, need: Mapping[str, Any]) -> dict[str, Any]:
         for row in need["rows"]:
             gates = [parse_gate(text) for text in row["gates"]]
             self.conclusion.board.add(Row(**{**row, "gates": gates, "shard": row["shard"] and tuple(row["shard"])}))
+        run = self.conclusion.run
+        if need["earlier"]:
+            self.conclusion.evaluations.notes.append(need["earlier"])
         try:
-            if need["refused"] is not None:
-                raise UserError(*need["refused"])
-            if self.config.getoption("dist", "no") == "each":
-                raise UserError(
-                    "--dist=each runs every item on every worker, so each would be scored several times",
-                    "Use another --dist mode, or none: episodes run concurrently without -n.",
-                )
             return {
-                "run": str(self.conclusion.run.open(need["evaluations"]).path),
-                "endpoints": self._start(need["model"]),
+                "run": str(run.open(need["evaluations"]).path) if run.keeps else None,
+                "endpoints": self._start(need["model"]) if need["generates"] else [],
             }
         except ArealEvalError as error:
             self.conclusion.evaluations.engine_error = error
@@ -138,7 +157,8 @@ class Worker:
         self.name = str(getattr(config, "workerinput", {})["workerid"])
         self.workers = int(given["workers"])
         self.is_first = self.name == "gw0"
-        self._scope = SCOPES.get(given["mode"])
+        self.mode = str(given["mode"])
+        self._scope = SCOPES.get(self.mode)
         self._at_hand: pytest.Item | None = None
         self._next: pytest.Item | None = None
 
@@ -155,21 +175,54 @@ class Worker:
             return item in (self._at_hand, self._next)
         return self._scope(item.nodeid) == self._scope(self._at_hand.nodeid)
 
+    def refuse_mode(self) -> None:
+        """Refuse what cannot be right with evaluations, whatever they are.
+
+        Raises:
+            ConfigError: ``--dist=each``.
+        """
+        if self.mode == "each":
+            raise ConfigError(
+                "--dist=each runs every item on every worker, so each would be scored several times",
+                "Use another --dist mode, or none: episodes run concurrently without -n.",
+            )
+
+    def refuse(self, error: UserError) -> None:
+        """Let the owner end the session; it hears of it before it hears that this worker has collected."""
+        write(self.folder / REFUSED, {"text": str(error)})
+
+    def ask_for_earlier(self, evaluations: Sequence[str]) -> Path:
+        """Where the earlier run is that the options name; the owner holds it where it goes on.
+
+        Raises:
+            ConfigError: it cannot be used.
+            EngineStartError: the owner did not answer in time.
+        """
+        answer = self._answer_to(LOOK, {"evaluations": list(evaluations)}, FOUND)
+        if "error" in answer:
+            raise ConfigError(answer["error"], answer["hint"])
+        return Path(answer["run"])
+
     def ask(self, need: Mapping[str, Any]) -> dict[str, Any]:
-        """Leave the note (the first worker's counts; all say the same) and wait for the owner's answer.
+        """Say what is evaluated here, and learn from the owner where the run and its servers are.
 
         Raises:
             EngineStartError: the owner could not start the engine, or did not answer in time.
         """
-        if not (self.folder / NEED).exists():
-            write(self.folder / NEED, need)
+        answer = self._answer_to(NEED, need, ANSWER)
+        if "error" in answer:
+            raise EngineStartError(answer["error"], hint=answer["hint"])
+        return answer
+
+    def _answer_to(self, note: str, content: Mapping[str, Any], answer: str) -> dict[str, Any]:
+        """Leave a note (the first worker's counts; all say the same) and wait for the owner's answer."""
+        if not (self.folder / note).exists():
+            write(self.folder / note, content)
         end = time.monotonic() + ANSWER_LIMIT_S
         while time.monotonic() < end:
-            answer = read(self.folder / ANSWER)
-            if answer is not None:
-                if "error" in answer:
-                    raise EngineStartError(answer["error"], hint=answer["hint"])
-                return answer
+            found = read(self.folder / answer)
+            if found is not None:
+                return found
             if not self.folder.exists():
                 break
             time.sleep(POLL_S)
@@ -187,18 +240,11 @@ def own_workers(config: pytest.Config, conclusion: Conclusion) -> Owner:
         pytest.UsageError: an option cannot work.
     """
     if conclusion.owner is None:
-        from pytest_areal_eval.backends import check_options
-        from pytest_areal_eval.trackers import register_trackers
+        from pytest_areal_eval.beginning import refuse_wrong_options
 
         settings = conclusion.evaluations.settings
-        asked = next((name for name in ("resume", "rescore", "from-run") if name in settings.given), None)
-        if asked is not None:
-            raise pytest.UsageError(
-                f"--{asked} does not work with -n\nLeave -n out; episodes run concurrently without it."
-            )
         try:
-            check_options(settings)
-            register_trackers(config, settings.get("track", []))
+            refuse_wrong_options(config, settings)
         except UserError as error:
             raise pytest.UsageError(str(error)) from error
         if len(settings.get("model", [])) > 1:
@@ -244,14 +290,3 @@ def read(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     return found
-
-
-def merge_worker_journals(folder: Path) -> None:
-    """Append the workers' journals to ``episodes.jsonl``; what is read twice after a crash in between counts once."""
-    parts = sorted(folder.glob("episodes.*.jsonl"))
-    with (folder / "episodes.jsonl").open("ab") as whole:
-        for part in parts:
-            content = part.read_bytes()
-            whole.write(content + (b"" if content.endswith(b"\n") or not content else b"\n"))
-    for part in parts:
-        part.unlink()

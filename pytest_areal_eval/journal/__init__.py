@@ -15,7 +15,7 @@ from pytest_areal_eval.journal.provenance import GitState, command_line, git_sta
 from pytest_areal_eval.journal.reader import Problem, finished_and_owed, latest_answers, latest_episodes, read_episodes
 from pytest_areal_eval.journal.record import SCHEMA, EpisodeKey, episode_from_dict, episode_to_dict
 from pytest_areal_eval.journal.redact import redact
-from pytest_areal_eval.journal.writer import Journal
+from pytest_areal_eval.journal.writer import Journal, journal_path, merge_journals
 
 __all__ = [
     "SCHEMA",
@@ -35,9 +35,11 @@ __all__ = [
     "finished_and_owed",
     "git_state",
     "item_hash",
+    "journal_path",
     "latest_answers",
     "latest_episodes",
     "machine",
+    "merge_journals",
     "prompt_hash",
     "read_episodes",
     "redact",

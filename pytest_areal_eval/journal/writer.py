@@ -158,12 +158,54 @@ class Journal:
             if written == synced:
                 continue
             try:
-                os.fsync(self._fd)
+                _sync(self._fd)
             except OSError as error:
-                if error.errno not in (errno.EINVAL, errno.EROFS):  # a file that has no disk behind it
-                    self._fail(error)
-                    return
+                self._fail(error)
+                return
             synced = written
+
+
+def merge_journals(folder: Path) -> None:
+    """Append the files of a run's other writers to ``episodes.jsonl`` and remove them.
+
+    What is there twice after a crash in between counts once.
+
+    Args:
+        folder: the run's, which nobody else writes to.
+
+    Raises:
+        JournalError: it cannot be written.
+    """
+    whole = journal_path(folder)
+    try:
+        # By their last write: a worker that stands in for one that crashed may have made the same episode again.
+        parts = sorted(folder.glob("episodes.*.jsonl"), key=lambda part: part.stat().st_mtime_ns)
+        if not parts:
+            return
+        fd = os.open(whole, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            for part in parts:
+                _end_torn_line(fd)
+                _write_whole(fd, part.read_bytes())
+            _end_torn_line(fd)
+            _sync(fd)
+        finally:
+            os.close(fd)
+        for part in parts:
+            part.unlink()
+    except OSError as error:
+        raise JournalError(
+            f"the workers' journals cannot be added to {whole}: {error.strerror}",
+            "Free some space, or give another folder with --results-dir=PATH.",
+        ) from error
+
+
+def _sync(fd: int) -> None:
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EROFS):  # a file that has no disk behind it
+            raise
 
 
 def _write_whole(fd: int, line: bytes) -> None:

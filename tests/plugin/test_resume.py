@@ -325,17 +325,6 @@ def test_a_run_killed_before_its_last_checkpoints_turn_goes_on(suite: Suite, kil
     assert len(ids(lines(run))) == 8
 
 
-def test_workers_do_not_resume(suite: Suite) -> None:
-    """Two processes cannot write one journal's end; the message says how to go on."""
-    made = suite(rows=4)
-    made.runpytest()
-    before = (newest(made) / "episodes.jsonl").read_bytes()
-    result = made.runpytest("-n2", "--resume")
-    said = ("--resume does not work with -n", "Leave -n out; episodes run concurrently without it.")
-    refused(result, pytest.ExitCode.USAGE_ERROR, *said)
-    assert (newest(made) / "episodes.jsonl").read_bytes() == before
-
-
 def test_a_reordered_dataset_is_the_same_one(suite: Suite, engine_counts: Counts) -> None:
     made = suite(rows=6)
     first = made.runpytest()

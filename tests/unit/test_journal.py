@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from pytest_areal_eval.api import Episode, EpisodeStatus
 from pytest_areal_eval.errors import JournalError
-from pytest_areal_eval.journal import Journal, Problem, latest_episodes, read_episodes
+from pytest_areal_eval.journal import Journal, Problem, latest_episodes, merge_journals, read_episodes
 from pytest_areal_eval.journal.record import encode_line, episode_to_dict
 from pytest_areal_eval.journal.writer import journal_path
 
@@ -77,6 +77,27 @@ def test_between_files_the_later_write_wins_whatever_the_names(tmp_path: Path) -
     write(tmp_path, episode(2, reward=1.0))
     write(tmp_path, episode(3, reward=1.0), writer="gw0")
     assert {key[1]: one.reward for key, one in latest_episodes(tmp_path).items()} == {"1": 1.0, "2": 1.0, "3": 1.0}
+
+
+def test_workers_files_are_added_whole_in_the_order_of_their_last_writes(tmp_path: Path) -> None:
+    """A worker that stood in for one that crashed had the later word; torn lines stay apart from whole ones."""
+    scored, lost = episode(1), dataclasses.replace(episode(1), status=EpisodeStatus.ENGINE_LOST, reward=None)
+    main = write(tmp_path, lost, episode(2))
+    with main.open("ab") as file:
+        file.write(b'{"v":1,"ki')
+    crashed, other = write(tmp_path, lost, writer="gw9"), write(tmp_path, scored, writer="gw10")
+    with crashed.open("ab") as file:
+        file.write(b'{"v":1,"kind"')
+    os.utime(crashed, (1, 1))
+    merge_journals(tmp_path)
+    assert not crashed.exists()
+    assert not other.exists()
+    assert keys(tmp_path, problems := []) == [("1", 0), ("2", 0), ("1", 0), ("1", 0)]
+    assert [problem.line for problem in problems] == [3, 5]
+    assert latest_episodes(tmp_path, [])["e", "1", 0].status is SCORED
+    before = main.read_bytes()
+    merge_journals(tmp_path)
+    assert main.read_bytes() == before
 
 
 def test_a_clock_that_steps_back_does_not_change_the_last_line_of_a_file(
