@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,9 @@ from dataclasses import dataclass, replace
 
 from pytest_areal_eval.errors import ConfigError
 
+OWN_PATH = {"PYTHONSAFEPATH": "1"}
+"""For a program of an engine's environment: what lies where pytest was started (``queue.py``, a folder ``vllm``) is no
+module of it.  An older Python than 3.11, which has no ``-P`` either, leaves it unread."""
 LIMIT_S = 30.0
 ASK = """
 import importlib.metadata as m, importlib.util as u, json, sys
@@ -85,8 +89,9 @@ def release(version: str) -> tuple[int, ...]:
 
 def _ask(wanted: Wanted, python: str) -> tuple[str | None, bool, str]:
     command = [python, "-c", ASK, wanted.module, *wanted.distributions]
+    env = {**os.environ, **OWN_PATH}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True, env=env)
         version, importable, python_version = json.loads(done.stdout)
     except subprocess.CalledProcessError as error:
         last = (error.stderr.strip().splitlines() or ["(it said nothing)"])[-1]

@@ -11,6 +11,7 @@ from typing import Any
 from pytest_areal_eval.allocation import Allocation
 from pytest_areal_eval.engines.base import Gang, Launch
 from pytest_areal_eval.engines.flags import as_flags, merge
+from pytest_areal_eval.engines.installed import OWN_PATH
 from pytest_areal_eval.errors import ConfigError, RequestError
 
 START_TIMEOUT_S = 1800.0
@@ -90,7 +91,7 @@ class Program:
         on_cpu = {name: text for name, text in self.env_on_cpu.items() if spec.gpus == 0 and name not in os.environ}
         return Launch(
             argv,
-            env={**self.env, **env, **on_cpu},
+            env={**self.env, **env, **on_cpu, **({} if spec.command else OWN_PATH)},
             gpus=spec.gpus,
             start_timeout_s=START_TIMEOUT_S,
             stages=self.stages,

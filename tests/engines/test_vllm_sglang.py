@@ -276,6 +276,10 @@ def own_command(kind: str) -> tuple[str, ...]:
 def test_the_real_command_starts_a_server_that_wants_the_token(
     kind: str, tmp_path: Path, scheduler: LocalScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nor does it take what lies where pytest was started for modules of its own."""
+    for name in ("json", kind):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('of the suite')")
+    monkeypatch.chdir(tmp_path)
     script(monkeypatch, start_s=0.5)
     python = environment(tmp_path / "env", kind, "99.0")
     with started(make(kind, python=python), scheduler) as controller:
@@ -353,7 +357,9 @@ def test_a_server_that_dies_keeps_what_was_finished(
 # Versions
 
 
-def test_a_missing_engine_says_how_to_get_it() -> None:
+def test_a_missing_engine_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "no_such_engine.py").touch()  # of the suite's, where pytest was started: not the engine
+    monkeypatch.chdir(tmp_path)
     wanted = installed.Wanted("no_such_engine", ("no-such-engine",), "1.0", "why", "pip install no-such-engine")
     with pytest.raises(ConfigError, match="not installed in this environment") as caught:
         installed.require(wanted)
