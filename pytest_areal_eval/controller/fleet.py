@@ -1,25 +1,21 @@
 """From instances or given addresses to ready replicas: all are started, polled together and cared for one by one.
 
-Invariant: the run begins with the first ready replica, and ends when none is left that could become ready.
+Invariant: the run begins with the first ready replica, and ends when none is left that could become ready.  What one
+replica waits for holds up no other.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from pytest_areal_eval.controller.instances import Instances
+from pytest_areal_eval.controller.means import Means
 from pytest_areal_eval.controller.member import Member
-from pytest_areal_eval.controller.replicas import Replicas
-from pytest_areal_eval.controller.settings import ControllerSettings
-from pytest_areal_eval.controller.upkeep import TICK_S, Emit, Upkeep, now
-from pytest_areal_eval.engines.base import Engine, Launch, Reloading
+from pytest_areal_eval.controller.recovery import Recovery, now
+from pytest_areal_eval.controller.upkeep import TICK_S, Upkeep
+from pytest_areal_eval.engines.base import Launch, Reloading
 from pytest_areal_eval.errors import ArealEvalError, CannotFit, EngineLost, EngineStartError, SchedulerError
 from pytest_areal_eval.schedulers.base import State
-
-if TYPE_CHECKING:
-    import aiohttp
 
 SCHEDULER_FAILURES = 5
 
@@ -29,38 +25,23 @@ class Fleet:
 
     Args:
         members: one for each replica.
-        engine: discovers what a ready replica can do.
-        instances: their processes; None where addresses were given.
-        replicas: receives those that are ready.
-        http: for health checks.
-        settings: limits and restarts.
-        emit: receives (kind, text) for a waiting person.
+        means: what it works with.
     """
 
-    def __init__(
-        self,
-        members: Sequence[Member],
-        engine: Engine,
-        instances: Instances | None,
-        replicas: Replicas,
-        http: aiohttp.ClientSession,
-        settings: ControllerSettings,
-        emit: Emit,
-    ) -> None:
+    def __init__(self, members: Sequence[Member], means: Means) -> None:
         self._members = members
-        self._instances = instances
-        self._replicas = replicas
-        self._settings = settings
-        self._emit = emit
-        self._upkeep = Upkeep(engine, instances, replicas, http, settings, emit)
+        self._means = means
+        self._recovery = Recovery(means)
+        self._upkeep = Upkeep(means, self._recovery)
         self._nudge = asyncio.Event()
         self._steady = asyncio.Lock()
+        self._steps: dict[Member, asyncio.Task[None]] = {}
         self._starting: asyncio.Task[None] | None = None
         self._polled_starts = 0
         self._next_poll = 0.0
         self._poll_pause_s = TICK_S
         self._poll_failures = 0
-        replicas.on_suspect = self._nudge.set
+        means.replicas.on_suspect = self._nudge.set
 
     async def run(self) -> None:
         """Start everything and watch it; never returns.
@@ -77,20 +58,23 @@ class Fleet:
                 if starting.done():
                     starting.result()
                 async with self._steady:
-                    polled = await self._poll()
-                    living = [member for member in self._members if member.phase != "gone"]
-                    await asyncio.gather(*(self._upkeep.step(member, polled=polled) for member in living))
+                    await self._step(polled=await self._poll())
                 if all(m.phase == "gone" for m in self._members):
                     raise self._verdict()
                 await self._rest()
         finally:
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
+            for task in (starting, *self._steps.values()):
+                task.cancel()
+            await asyncio.gather(starting, *self._steps.values(), return_exceptions=True)
+
+    async def settle(self, limit_s: float) -> None:
+        """Wait for the ends of lost instances that are under way, at most ``limit_s``."""
+        await self._recovery.settle(limit_s)
 
     @property
     def lost(self) -> int:
         """How many replicas were lost after they had been ready."""
-        return self._upkeep.lost
+        return self._recovery.lost
 
     async def first_ready(self) -> None:
         """Wait for the first ready replica; :meth:`run` raises if there will be none."""
@@ -106,36 +90,49 @@ class Fleet:
         if self._starting is not None:
             await asyncio.wait([self._starting])
         async with self._steady:
+            await asyncio.gather(*self._steps.values())
             self._upkeep.once_ready.clear()
             await asyncio.gather(*(self._upkeep.reload(m, engine, launches[m.name]) for m in self._members))
         self._nudge.set()
 
     async def _start_all(self) -> None:
         try:
-            if self._instances is not None:
-                await self._instances.check([m.launch for m in self._members if m.launch is not None])
+            if self._means.instances is not None:
+                await self._means.instances.check([m.launch for m in self._members if m.launch is not None])
             for member in self._members:
-                await self._upkeep.start(member)
+                await self._recovery.start(member)
         finally:
             self._nudge.set()
 
+    async def _step(self, *, polled: bool) -> None:
+        """Let each do what is due; one that takes longer goes on beside the next rounds."""
+        idle = [member for member in self._members if member.phase != "gone" and member not in self._steps]
+        begun = {member: asyncio.create_task(self._upkeep.step(member, polled=polled)) for member in idle}
+        self._steps |= begun
+        if begun:
+            await asyncio.wait(begun.values(), timeout=TICK_S)
+        for member, step in tuple(self._steps.items()):
+            if step.done():
+                del self._steps[member]
+                step.result()
+
     async def _poll(self) -> bool:
         """Ask the scheduler, the less often the longer nothing was started; returns whether it was time for it."""
-        if self._polled_starts != self._upkeep.starts:
-            self._polled_starts, self._next_poll, self._poll_pause_s = self._upkeep.starts, 0.0, TICK_S
-        if self._instances is None or now() < self._next_poll:
+        if self._polled_starts != self._recovery.starts:
+            self._polled_starts, self._next_poll, self._poll_pause_s = self._recovery.starts, 0.0, TICK_S
+        if self._means.instances is None or now() < self._next_poll:
             return False
-        by_handle = {m.handle: m for m in self._members if m.handle is not None and m.phase != "gone"}
+        by_handle = {m.handle: m for m in self._members if m.handle is not None and m not in self._steps}
         try:
-            for handle, status in (await self._instances.poll(tuple(by_handle))).items():
+            for handle, status in (await self._means.instances.poll(tuple(by_handle))).items():
                 by_handle[handle].status = status
             self._poll_failures = 0
         except SchedulerError as error:
             self._poll_failures += 1
-            self._emit("warning", f"the scheduler does not answer: {error}")
-            if self._poll_failures >= SCHEDULER_FAILURES and not self._replicas.ready:
+            self._means.emit("warning", f"the scheduler does not answer: {error}")
+            if self._poll_failures >= SCHEDULER_FAILURES and not self._means.replicas.ready:
                 raise
-        self._poll_pause_s = min(self._poll_pause_s * 2, self._settings.health_interval_s)
+        self._poll_pause_s = min(self._poll_pause_s * 2, self._means.settings.health_interval_s)
         self._next_poll = now() + self._poll_pause_s
         return True
 
@@ -147,7 +144,7 @@ class Fleet:
         if self._upkeep.once_ready.is_set():
             lost = "was lost" if len(self._members) == 1 else "were lost"
             return EngineLost(f"{many} {lost} and the restarts are spent; the first: {cause}")
-        return EngineStartError(f"the engine did not start; {cause}", self._hint() if self._instances else "")
+        return EngineStartError(f"the engine did not start; {cause}", self._hint() if self._means.instances else "")
 
     def _hint(self) -> str:
         status = self._members[0].status
@@ -157,7 +154,7 @@ class Fleet:
 
     async def _rest(self) -> None:
         settled = all(m.phase == "gone" or (m.replica is not None and m.replica.up) for m in self._members)
-        pause_s = self._settings.health_interval_s if settled else TICK_S
+        pause_s = self._means.settings.health_interval_s if settled else TICK_S
         try:
             async with asyncio.timeout(pause_s):
                 await self._nudge.wait()

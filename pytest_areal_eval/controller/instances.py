@@ -6,7 +6,7 @@ import asyncio
 import re
 import shlex
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pytest_areal_eval.controller.placement import Placement
@@ -59,9 +59,13 @@ class Instances:
         """Raise :class:`~pytest_areal_eval.errors.CannotFit` if they can never all run at once."""
         await asyncio.to_thread(self._placement.check, replicas)
 
-    async def start(self, name: str, launch: Launch) -> Handle:
-        """Queue an instance; the scheduler's own errors are raised."""
-        return await asyncio.to_thread(self._start, name, launch)
+    async def start(self, name: str, launch: Launch, avoid: Collection[str] = ()) -> Handle:
+        """Queue an instance, on other nodes than ``avoid``; the scheduler's own errors are raised."""
+        return await asyncio.to_thread(self._start, name, launch, avoid)
+
+    async def is_room(self, name: str, launch: Launch, without: Collection[str]) -> bool:
+        """Whether other nodes than ``without`` have what it needs free now."""
+        return await asyncio.to_thread(self._placement.is_room, name, launch, without)
 
     async def blame(self, node: str) -> str:
         """Count a loss on a node; returns what to say if it is not used again."""
@@ -112,12 +116,12 @@ class Instances:
         why = why.partition(LAST_LINE)[0]  # the log's end follows
         return "\n".join([why, *said, f"command: {self._command(handle)}", f"log: {log}", *lines[-TAIL_LINES:]])
 
-    def _start(self, name: str, launch: Launch) -> Handle:
+    def _start(self, name: str, launch: Launch, avoid: Collection[str]) -> Handle:
         spec = self._spec(name, launch, self._placement.shape(name, launch))
         with self._lock:  # so that stop_all sees every handle
             if self._closed:
                 raise SchedulerError(f"{spec.name} is not started: the run ends")
-            handle = self._scheduler.start(spec, self._placement.excluded)
+            handle = self._scheduler.start(spec, self._placement.excluded.union(avoid))
             self._handles.append(handle)
             self._commands[handle] = spec.argv
         return handle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,6 +33,7 @@ class Member:
         misses: health checks in a row without an answer.
         told: the last line said about it.
         cause: why it was lost last.
+        ending: the end of the instance before, once begun.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Member:
     misses: int = 0
     told: str = ""
     cause: str = ""
+    ending: asyncio.Task[None] | None = None
 
 
 def why_gone(status: Status) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pytest_areal_eval.controller.settings import Needs
 from pytest_areal_eval.engines.base import Launch
 from pytest_areal_eval.errors import CannotFit
-from pytest_areal_eval.schedulers.base import Capacity, Scheduler, Shape
+from pytest_areal_eval.schedulers.base import Capacity, NodeFree, Scheduler, Shape
 from pytest_areal_eval.schedulers.gpus import counted
 
 MOST_FAILURES = 2
@@ -33,24 +33,33 @@ class Placement:
         self.excluded: frozenset[str] = frozenset()
 
     def check(self, replicas: Sequence[Launch]) -> None:
-        """Whether the nodes, if nobody else used them, have the GPUs of all replicas; before any is started.
+        """Whether the nodes, if nobody else used them, could hold all replicas at once; before any is started.
 
         Raises:
-            CannotFit: they have not.  One replica alone is left to the scheduler, which knows more than GPUs.
+            CannotFit: they could not.  One replica alone is left to the scheduler, which knows more of it.
         """
-        gpus = max((launch.gpus for launch in replicas), default=0)
-        if gpus == 0 or len(replicas) == 1:
+        if len(replicas) < 2:
             return
-        capacity, shape = self._scheduler.capacity(), self.shape("a replica", replicas[0])
-        totals = [node.gpus_total for node in capacity.nodes if node.gpus_total]
-        room = sum(total // shape.gpus_per_node for total in totals) // shape.nodes
-        if room < len(replicas) and not capacity.elastic:
-            where = f"{len(totals)} node{'' if len(totals) == 1 else 's'}"
+        capacity = self._scheduler.capacity()
+        if capacity.elastic or not capacity.nodes:
+            return
+        shape = self.shape("a replica", replicas[0])
+        nodes = [node for node in capacity.nodes if node.gpus_total or not shape.gpus_per_node]
+        room = sum(_room(node, shape, len(replicas) * shape.nodes) for node in nodes) // shape.nodes
+        if room < len(replicas):
+            less = " or reserve less for each (--server-cpus=N, --server-mem=GB)" if self._needs.reserves else ""
             raise CannotFit(
-                f"{len(replicas)} replicas of {counted(gpus)} do not fit: the {self._scheduler.name} scheduler has "
-                f"{counted(sum(totals))} on {where}, room for {room}.",
-                "Ask for fewer replicas or smaller ones (--backend=ENGINE:dN).",
+                f"{len(replicas)} replicas of {_wanted(shape)} do not fit: the {self._scheduler.name} scheduler has "
+                f"{_there(nodes, shape)}, room for {room}.",
+                f"Ask for fewer (--backend=ENGINE:d{room or 'N'}) or smaller ones{less}.",
             )
+
+    def is_room(self, name: str, launch: Launch, without: Collection[str]) -> bool:
+        """Whether what a replica needs is free now on other nodes than ``without``, as far as the scheduler knows."""
+        shape, unwanted = self.shape(name, launch), self.excluded.union(without)
+        free = [node for node in self._scheduler.capacity().nodes if node.usable and node.name not in unwanted]
+        fitting = [node for node in free if node.gpus_free >= shape.gpus_per_node]
+        return sum((node.cpus_free or 0) >= shape.cpus_per_node for node in fitting) >= shape.nodes
 
     def shape(self, name: str, launch: Launch) -> Shape:
         """What one replica needs: one node, or the fewest that hold its GPUs in equal parts.
@@ -99,6 +108,33 @@ class Placement:
                 "Ask for fewer GPUs in a replica.",
             )
         return nodes
+
+
+def _room(node: NodeFree, shape: Shape, most: int) -> int:
+    """How many parts of replicas a node could hold, counting what its scheduler counts; ``most`` at most."""
+    rooms = [most]
+    if shape.gpus_per_node:
+        rooms.append(node.gpus_total // shape.gpus_per_node)
+    if node.cpus_total is not None:
+        rooms.append(node.cpus_total * node.cpu_share // shape.cpus_per_node)
+    if node.mem_gb_total is not None and shape.mem_gb_per_node:
+        rooms.append(int(node.mem_gb_total // shape.mem_gb_per_node))
+    return min(rooms)
+
+
+def _wanted(shape: Shape) -> str:
+    gpus = [counted(shape.gpus_per_node * shape.nodes)] if shape.gpus_per_node else []
+    memory = [f"{shape.mem_gb_per_node * shape.nodes:g} GB"] if shape.mem_gb_per_node else []
+    return " and ".join([*gpus, counted(shape.cpus_per_node * shape.nodes, "CPU"), *memory])
+
+
+def _there(nodes: Sequence[NodeFree], shape: Shape) -> str:
+    gpus = [counted(sum(node.gpus_total for node in nodes))] if shape.gpus_per_node else []
+    share = max((node.cpu_share for node in nodes), default=1)
+    cpus = [counted(sum(node.cpus_total or 0 for node in nodes), "CPU") + (f" for {share} servers each" * (share > 1))]
+    cpus = cpus if any(node.cpus_total is not None for node in nodes) else []
+    memory = [f"{sum(node.mem_gb_total or 0 for node in nodes):,.0f} GB"] if shape.mem_gb_per_node else []
+    return f"{' and '.join([*gpus, *cpus, *memory])} on {counted(len(nodes), 'node')}"
 
 
 def _with_at_least(capacity: Capacity, gpus: int) -> int:

@@ -17,6 +17,7 @@ from pytest_areal_eval.controller.clock import Clock
 from pytest_areal_eval.controller.episodes import Surroundings, Unit, run_episode
 from pytest_areal_eval.controller.fleet import Fleet
 from pytest_areal_eval.controller.instances import Instances
+from pytest_areal_eval.controller.means import Means
 from pytest_areal_eval.controller.member import Member
 from pytest_areal_eval.controller.pool import EpisodePool
 from pytest_areal_eval.controller.replicas import Replica, Replicas
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     import aiohttp
 
 LEAVE_S = 3.0
-"""How long running workflows may take to notice that they were cancelled."""
+"""How long running workflows may take to notice that they were cancelled, and lost instances to end."""
 
 
 class Run:
@@ -139,6 +140,8 @@ class Run:
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.wait({self._watch}, timeout=LEAVE_S)
+        if self.fleet is not None:
+            await self.fleet.settle(LEAVE_S)
         await self._agents.close()
         if self._around is not None:
             await self._around.client.close()
@@ -206,7 +209,8 @@ class Run:
     async def _start_fleet(
         self, members: Sequence[Member], http: aiohttp.ClientSession, loading: asyncio.Future[Any]
     ) -> None:
-        self.fleet = Fleet(members, self._engine, self.instances, self.replicas, http, self._settings, self._emit)
+        means = Means(self._engine, self.instances, self.replicas, http, self._settings, self._emit)
+        self.fleet = Fleet(members, means)
         self._watch = asyncio.get_running_loop().create_task(self.fleet.run())
         await self._until_ready(self.fleet, {loading})
         self._watch.add_done_callback(self._watch_ended)

@@ -21,6 +21,11 @@ class Needs:
     cpus_per_gpu: int | None = None
     mem_gb_per_gpu: float | None = None
 
+    @property
+    def reserves(self) -> bool:
+        """Whether CPUs or memory were asked for."""
+        return self.cpus_per_gpu is not None or self.mem_gb_per_gpu is not None
+
 
 MOST_ADAPTIVE = 1024
 

@@ -112,7 +112,19 @@ class Status:
 
 @dataclass(frozen=True)
 class NodeFree:
-    """One machine's devices; ``cpus_total`` is None where its scheduler reserves none."""
+    """One machine: what it has, and what is free now.  None is what its scheduler does not count.
+
+    Attributes:
+        name: the scheduler's own.
+        gpus_total: its GPUs.
+        gpus_free: those that nobody has, as far as is known.
+        usable: whether instances start there.
+        why_not: why not, for a person.
+        cpus_total: its CPUs.
+        cpus_free: those that nobody has.
+        cpu_share: how many instances one CPU may be given to at once.
+        mem_gb_total: its memory.
+    """
 
     name: str
     gpus_total: int
@@ -120,6 +132,9 @@ class NodeFree:
     usable: bool = True
     why_not: str = ""
     cpus_total: int | None = None
+    cpus_free: int | None = None
+    cpu_share: int = 1
+    mem_gb_total: float | None = None
 
 
 @dataclass(frozen=True)

@@ -92,9 +92,9 @@ def take(visible: Visible, count: int, lock_folder: Path, holder: str, held: Exi
     return taken
 
 
-def counted(number: int) -> str:
+def counted(number: int, what: str = "GPU") -> str:
     """``1 GPU``, ``2 GPUs``."""
-    return f"{number} GPU{'' if number == 1 else 's'}"
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def tokens_of(mask: str) -> tuple[str, ...]:

@@ -34,6 +34,8 @@ from pytest_areal_eval.schedulers.base import (
 from pytest_areal_eval.schedulers.roster import Roster
 
 HOST = "127.0.0.1"
+CPU_SHARE = 16
+"""How many servers of one CPU are started for each CPU of this machine; more would only wait for each other."""
 
 _THIS_PROCESS_ONLY = ("PYTEST_", "COVERAGE_", "COV_CORE_")
 
@@ -79,10 +81,12 @@ class LocalScheduler:
         self._oom_kills = postmortem.oom_kills()
 
     def capacity(self) -> Capacity:
-        """This machine's GPUs; one that any run of this user holds is not free."""
+        """This machine; a GPU that any run of this user holds is not free, and CPUs are shared by up to 16 servers."""
         gpus = self._gpus().gpus
         free = sum(locks.is_free(self._locks(), gpu.key) for gpu in gpus)
-        return Capacity((NodeFree(self._node, gpus_total=len(gpus), gpus_free=free),))
+        cpus = len(os.sched_getaffinity(0))
+        here = NodeFree(self._node, gpus_total=len(gpus), gpus_free=free, cpus_total=cpus, cpu_share=CPU_SHARE)
+        return Capacity((here,))
 
     def start(self, spec: InstanceSpec, exclude: Collection[str] = ()) -> Handle:
         """Start an instance and return its handle, whose id is the pid of its supervisor.

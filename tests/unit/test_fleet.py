@@ -19,8 +19,9 @@ from support import fleet_contract
 from support.waiting import until
 
 from pytest_areal_eval.api import EpisodeStatus, Rollout
-from pytest_areal_eval.controller import ControllerSettings, Event, RolloutController, probe
+from pytest_areal_eval.controller import ControllerSettings, Event, RolloutController, fleet, probe, upkeep
 from pytest_areal_eval.controller.instances import as_flags
+from pytest_areal_eval.controller.placement import Placement
 from pytest_areal_eval.controller.settings import Needs
 from pytest_areal_eval.engines.base import Gang, Launch
 from pytest_areal_eval.errors import CannotFit, ConfigError, EngineLost, EngineStartError, SchedulerError
@@ -189,14 +190,17 @@ class Scripted:
 
     def __init__(self, lives: Sequence[Sequence[Status | Exception]], nodes: Sequence[str] = (), gpus: int = 0) -> None:
         self._lives = [list(life) for life in lives]
-        self._nodes = tuple(NodeFree(name, gpus_total=gpus, gpus_free=gpus) for name in nodes)
+        self.nodes = tuple(NodeFree(name, gpus, gpus, cpus_total=64, cpus_free=64) for name in nodes)
+        self.may_end = threading.Event()
+        self.may_end.set()
+        self.polls = 0
         self.excluded: list[set[str]] = []
         self._by_handle: dict[Handle, list[Status | Exception]] = {}
         self.started: list[InstanceSpec] = []
         self.stopped: list[Handle] = []
 
     def capacity(self) -> Capacity:
-        return Capacity(self._nodes)
+        return Capacity(self.nodes)
 
     def start(self, spec: InstanceSpec, exclude: Collection[str] = ()) -> Handle:
         if not self._lives:
@@ -209,6 +213,7 @@ class Scripted:
 
     def poll(self, handles: Sequence[Handle]) -> dict[Handle, Status]:
         found = {}
+        self.polls += 1
         for handle in handles:
             life = self._by_handle[handle]
             now = life.pop(0) if len(life) > 1 else life[0]
@@ -218,6 +223,7 @@ class Scripted:
         return found
 
     def stop(self, handles: Sequence[Handle], grace_s: float = 10.0) -> None:
+        self.may_end.wait(10.0)
         self.stopped += handles
 
     def log_tail(self, handle: Handle, lines: int = 50) -> str:
@@ -288,12 +294,16 @@ def test_a_server_too_busy_for_its_health_check_is_kept_for_a_while(
 ) -> None:
     """SGLang's answers after its next step, which takes seconds where prompts are long or the machine is slow."""
     monkeypatch.setattr(probe, "PROBE_LIMIT_S", 0.05)
+    monkeypatch.setattr(upkeep, "TICK_S", 0.02)
     with in_thread(nonce="n") as server:
         scripted = Scripted([[_up(server.port)]])
         with running(StandinEngine(), scripted, restarts=0, health_interval_s=0.05, silence_s=silence_s) as controller:
             server.server.health_delay_s = None
-            time.sleep(2.0)
-            assert controller.snapshot().replicas_lost == lost
+            if lost:
+                until(lambda: controller.snapshot().replicas_lost == lost, "the loss")
+            else:
+                time.sleep(1.0)
+                assert controller.snapshot().replicas_lost == 0
 
 
 def test_an_instance_that_can_never_start_is_not_tried_again() -> None:
@@ -341,6 +351,68 @@ def test_an_exit_that_no_start_can_help_is_not_tried_again() -> None:
     assert len(scripted.started) == 1
 
 
+# Ending what is lost
+
+
+def test_ending_a_lost_instance_holds_up_nobody_but_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "TICK_S", 0.05)
+    with in_thread(nonce="n") as server:
+        scripted = Scripted([[_up(server.port), _gone(lost=Lost.KILLED)], [_up(server.port)], [_up(server.port)]])
+        scripted.may_end.clear()
+        with running(StandinEngine(replicas=2), scripted, health_interval_s=0.05) as controller:
+            until(lambda: controller.snapshot().replicas_lost == 1, "the loss")
+            until(lambda: controller.snapshot().replicas_ready == 1, "the other replica")
+            polls = scripted.polls
+            until(lambda: scripted.polls > polls + 3, "further polls")
+            assert (len(scripted.started), scripted.stopped) == (2, [])
+            scripted.may_end.set()
+            until(lambda: controller.snapshot().replicas_ready == 2, "the successor")
+            assert {r.reward for r in run_rows(controller, 10)} == {1.0}
+
+
+def _lost_node(lost: Any, port: int) -> list[Status | Exception]:
+    """It listens nowhere any more, which may be all that is known."""
+    nodes = ("node1",)
+    up = replace(_up(port), address=Address("127.0.0.1", port, "n", "/logs/role_0.log", nodes=nodes))
+    return [up, _gone(lost=lost, address=up.address)] if lost else [up]
+
+
+@pytest.mark.parametrize("lost", [None, Lost.NODE])
+@pytest.mark.parametrize(("free", "waits"), [(8, False), (0, True)])
+def test_where_nobody_answers_the_successor_starts_at_once_if_another_node_is_free(
+    lost: Lost | None, free: int, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "TICK_S", 0.02)
+    monkeypatch.setattr(fleet, "TICK_S", 0.05)
+    with in_thread(nonce="n") as server:
+        with in_thread(nonce="n") as first:
+            scripted = Scripted([_lost_node(lost, first.port), [_up(server.port)]], nodes=("node1", "node2"), gpus=8)
+            scripted.nodes = (scripted.nodes[0], replace(scripted.nodes[1], gpus_free=free))
+            manager = running(Split(8, None), scripted, health_interval_s=0.05)
+            controller = manager.__enter__()
+            scripted.may_end.clear()
+        try:
+            until(lambda: controller.snapshot().replicas_lost == 1, "the loss")
+            time.sleep(0.2)
+            assert len(scripted.started) == 2 - waits
+            scripted.may_end.set()
+            assert run_rows(controller, 3)[0].reward == 1.0
+            assert scripted.excluded == [set(), set() if waits else {"node1"}]
+        finally:
+            manager.__exit__(None, None, None)
+
+
+def test_an_instance_that_is_just_ending_has_ended_before_the_run() -> None:
+    with in_thread(nonce="n") as server:
+        scripted = Scripted([[_up(server.port), _gone(lost=Lost.KILLED)]])
+        scripted.may_end.clear()
+        with running(StandinEngine(), scripted, restarts=0, health_interval_s=0.05) as controller:
+            until(lambda: controller.failure is not None, "the loss")
+            assert scripted.stopped == []
+            threading.Timer(0.3, scripted.may_end.set).start()
+        assert len(scripted.stopped) == 2
+
+
 # Nodes
 
 
@@ -357,7 +429,8 @@ def test_a_node_that_loses_two_servers_is_not_used_again_and_that_is_said_once(l
         scripted = Scripted([*lives, [_up(server.port)]], nodes=("node1", "node2"))
         with running(StandinEngine(), scripted, events.append, restarts=5) as controller:
             assert run_rows(controller, 3)[0].reward == 1.0
-    assert scripted.excluded == [set(), set(), {"node2"}, {"node2"}]
+    avoided = {"node2"} if lost is Lost.NODE else set()
+    assert scripted.excluded == [set(), avoided, {"node2"}, {"node2"}]
     said = [e.text for e in events if e.kind == "warning"]
     assert said == ["node2 is not used again: 2 servers were lost there"]
 
@@ -459,6 +532,41 @@ def test_a_replica_that_cannot_be_spread_is_refused(gpus: int, gang: Gang | None
     scripted = Scripted([], nodes=("a", "b"), gpus=8)
     with pytest.raises(CannotFit, match=says), running(Split(gpus, gang), scripted):
         pass
+
+
+A_NODE = NodeFree("a", gpus_total=8, gpus_free=0, cpus_total=16, mem_gb_total=100.0)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "launch", "needs", "says"),
+    [
+        (
+            [replace(A_NODE, cpus_total=2, cpu_share=16)],
+            Launch(()),
+            Needs(),
+            r"100000 replicas of 1 CPU do not fit: .* has 2 CPUs for 16 servers each on 1 node, room for 32\."
+            r"\nAsk for fewer \(--backend=ENGINE:d32\) or smaller ones\.",
+        ),
+        (
+            [A_NODE, A_NODE],
+            Launch((), gpus=1),
+            Needs(cpus_per_gpu=8),
+            r"100000 replicas of 1 GPU and 8 CPUs do not fit: .* has 16 GPUs and 32 CPUs on 2 nodes, room for 4\."
+            r"\n.* or reserve less for each \(--server-cpus=N, --server-mem=GB\)\.",
+        ),
+        ([A_NODE], Launch((), gpus=2), Needs(mem_gb_per_gpu=20.0), r"2 GPUs and 1 CPU and 40 GB .* room for 2\."),
+        ([A_NODE], Launch((), gpus=12, gang=GANG), Needs(), r"12 GPUs .* room for 0\."),
+        ([replace(A_NODE, cpus_total=None)], Launch((), gpus=1), Needs(), r"has 8 GPUs on 1 node, room for 8\."),
+    ],
+)
+def test_replicas_that_can_never_all_be_up_are_refused(
+    nodes: list[NodeFree], launch: Launch, needs: Needs, says: str
+) -> None:
+    """Those beyond would wait for the others' end, which is the run's."""
+    scripted = Scripted([])
+    scripted.nodes = tuple(replace(node, name=f"n{index}") for index, node in enumerate(nodes))
+    with pytest.raises(CannotFit, match=says):
+        Placement(scripted, needs).check([launch] * 100_000)
 
 
 def test_what_servers_are_given_beyond_their_engines_wishes() -> None:

@@ -278,12 +278,15 @@ class TestOtherRuns:
         argv = [sys.executable, str(PROGRAMS / "owner.py"), str(tmp_path), "3", *SERVER]
         environment = {**os.environ, "PYTHONPATH": str(root)}
         with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as owner:
-            assert owner.stdout is not None
-            nonces = owner.stdout.readline().decode().split()
-            assert len(nonces) == 3
-            assert len(processes.marked(nonces)) >= 3
-            owner.send_signal(number)
-            owner.wait(5)
+            try:
+                assert owner.stdout is not None
+                nonces = owner.stdout.readline().decode().split()
+                assert len(nonces) == 3
+                assert len(processes.marked(nonces)) >= 3
+                owner.send_signal(number)
+                owner.wait(5)
+            finally:
+                owner.kill()
         until(lambda: not processes.marked(nonces), "the servers' end", 3)
         ports_locked = [path.name for path in tmp_path.glob("port-*")]
         assert len(ports_locked) == (0 if number == signal.SIGINT else 3)

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_areal_eval.errors import ConfigError, SchedulerError
+from pytest_areal_eval.errors import CannotFit, ConfigError, SchedulerError
 from pytest_areal_eval.schedulers import agent
-from pytest_areal_eval.schedulers.base import InstanceSpec, Lost
+from pytest_areal_eval.schedulers.base import InstanceSpec, Lost, Shape
 from pytest_areal_eval.schedulers.rendezvous import Rendezvous
-from pytest_areal_eval.schedulers.slurm import SlurmOptions, commands
+from pytest_areal_eval.schedulers.slurm import SlurmOptions, SlurmScheduler, commands
 from pytest_areal_eval.schedulers.slurm.jobs import Jobs
+from pytest_areal_eval.schedulers.slurm.options import PROGRAMS
 from pytest_areal_eval.schedulers.slurm.steps import Steps
 
 Prints = Callable[[str, str], None]
@@ -33,6 +34,7 @@ def prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prints:
         (tmp_path / program).write_text(f"#!/bin/sh\ncat {tmp_path}/{program}.txt\n")
         (tmp_path / program).chmod(0o755)
 
+    make("scontrol", "SelectTypeParameters    = CR_CORE_MEMORY\n")
     return make
 
 
@@ -54,10 +56,10 @@ class TestCommands:
     def test_nodes_are_those_of_the_default_partition_each_once(self, prints: Prints) -> None:
         prints(
             "sinfo",
-            "main*|n1|mixed|gpu:h100:8(S:0-1)|gpu:h100:3(IDX:0-2)|16|\n"
-            "main*|n2|drained*|gpu:h100:8(S:0-1)|gpu:h100:0(IDX:N/A)|16|\n"
-            "long|n1|mixed|gpu:h100:8(S:0-1)|gpu:h100:3(IDX:0-2)|16|\n"
-            "long|n3|idle~|gpu:h100:4|gpu:h100:0|16|\n",
+            "main*|n1|mixed|gpu:h100:8(S:0-1)|gpu:h100:3(IDX:0-2)|4/12/0/16|NO|64000|\n"
+            "main*|n2|drained*|gpu:h100:8(S:0-1)|gpu:h100:0(IDX:N/A)|4/12/0/16|NO|64000|\n"
+            "long|n1|mixed|gpu:h100:8(S:0-1)|gpu:h100:3(IDX:0-2)|4/12/0/16|NO|64000|\n"
+            "long|n3|idle~|gpu:h100:4|gpu:h100:0|4/12/0/16|NO|64000|\n",
         )
         nodes = [(node.name, node.gpus_total, node.gpus_free, node.usable) for node in commands.nodes_of(None)]
         assert nodes == [("n1", 8, 5, True), ("n2", 8, 0, False)]
@@ -65,8 +67,29 @@ class TestCommands:
         with pytest.raises(ConfigError, match=r"no partition gpu\nThere are: long, main\."):
             commands.nodes_of("gpu")
 
+    def test_cpus_and_memory_are_counted_as_slurm_reserves_them(self, prints: Prints) -> None:
+        prints(
+            "sinfo",
+            "main*|n1|mixed|gpu:8|gpu:0|4/12/0/16|NO|64512|\n"
+            "main*|n2|drained|gpu:8|gpu:0|0/0/16/16|NO|64512|\n"
+            "main*|n3|idle|(null)|gpu:0|0/16/0/16|FORCE:4|64512|\n",
+        )
+        found = [(one.cpus_total, one.cpus_free, one.cpu_share, one.mem_gb_total) for one in commands.nodes_of(None)]
+        assert found == [(16, 12, 1, 63.0), (16, 0, 1, 63.0), (16, 16, 4, 63.0)]
+        prints("scontrol", "SelectTypeParameters    = CR_CPU\n")
+        assert {node.mem_gb_total for node in commands.nodes_of(None)} == {None}
+
+    def test_more_memory_than_a_node_has_is_refused_with_what_to_type(self, prints: Prints, tmp_path: Path) -> None:
+        for program in PROGRAMS:
+            prints(program, "")
+        prints("sinfo", "main*|n1|idle|gpu:8|gpu:0|0/16/0/16|NO|64512|\n")
+        prints("scontrol", "SelectTypeParameters    = CR_CPU_MEMORY\n")
+        spec = InstanceSpec("m/0", ("true",), shape=Shape(mem_gb_per_node=80.0))
+        with pytest.raises(CannotFit, match=r"m/0 asks for 80 GB on a node; .* has 63\.\n.* --server-mem=GB"):
+            SlurmScheduler(shared_dir=tmp_path).start(spec)
+
     def test_a_cluster_without_a_default_partition_is_told(self, prints: Prints) -> None:
-        prints("sinfo", "main|n1|idle|gpu:8|gpu:0|16|\n")
+        prints("sinfo", "main|n1|idle|gpu:8|gpu:0|4/12/0/16|NO|64000|\n")
         with pytest.raises(ConfigError, match=r"no default partition\.\nName one: --slurm-partition=NAME .* main"):
             commands.nodes_of(None)
 
@@ -101,7 +124,7 @@ class TestJobs:
         self, line: str, state: str, never: bool, lost: Lost | None, prints: Prints, tmp_path: Path
     ) -> None:
         prints("squeue", f"7|{line}\n")
-        prints("sinfo", "main*|n1|mixed|gpu:8|gpu:5|16|\n")
+        prints("sinfo", "main*|n1|mixed|gpu:8|gpu:5|4/12/0/16|NO|64000|\n")
         seen = Jobs(SlurmOptions(), tmp_path, "run").look(["7"], anew=False)["7"]
         assert (seen.state, seen.never, seen.lost) == (state, never, lost)
         if state == "waiting":

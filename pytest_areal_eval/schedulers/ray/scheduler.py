@@ -69,7 +69,7 @@ class RayScheduler:
         self._roster: Roster[Instance] = Roster(self)
 
     def capacity(self) -> Capacity:
-        """The cluster's nodes and accelerators."""
+        """The cluster's nodes with their accelerators, CPUs and memory."""
         nodes = [
             NodeFree(
                 node["name"],
@@ -77,6 +77,9 @@ class RayScheduler:
                 gpus_free=int(node["free"].get(self._device, 0)),
                 usable=node["alive"],
                 why_not=node["why_not"],
+                cpus_total=int(node["total"].get("CPU", 0)),
+                cpus_free=int(node["free"].get("CPU", 0)),
+                mem_gb_total=node["total"].get("memory", 0) / 1e9,
             )
             for node in self._nodes()
         ]

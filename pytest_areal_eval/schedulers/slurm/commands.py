@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_areal_eval.errors import ConfigError, SchedulerError
 from pytest_areal_eval.schedulers.base import Lost, NodeFree
@@ -111,12 +111,13 @@ def squeue(ids: Sequence[str]) -> dict[str, JobLine]:
 
 
 def nodes_of(partition: str | None) -> list[NodeFree]:
-    """The nodes of a partition (of several, or of the default one) with their GPUs and CPUs.
+    """The nodes of a partition (of several, or of the default one) with their GPUs, CPUs and memory.
 
     Raises:
         ConfigError: there is no such partition.
     """
-    text = run("sinfo", "-h", "-N", "-O", "Partition:|,NodeHost:|,StateLong:|,Gres:|,GresUsed:|,CPUs:|")
+    columns = ("Partition", "NodeHost", "StateLong", "Gres", "GresUsed", "CPUsState", "OverSubscribe", "Memory")
+    text = run("sinfo", "-h", "-N", "-O", ",".join(f"{column}:|" for column in columns))
     rows = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()]
     there = {row[0].rstrip("*") for row in rows}
     wanted = set(partition.split(",")) if partition else {row[0].rstrip("*") for row in rows if row[0].endswith("*")}
@@ -131,7 +132,9 @@ def nodes_of(partition: str | None) -> list[NodeFree]:
             "This cluster has no default partition.",
             f"Name one: --slurm-partition=NAME with one of {', '.join(sorted(there))}.",
         )
-    return list({row[1]: _node(*row[1:6]) for row in rows if row[0].rstrip("*") in wanted}.values())
+    memory = "_MEMORY" in run("scontrol", "show", "config").upper()  # CR_CPU_Memory: else jobs share all of it
+    found = {row[1]: _node(*row[1:8]) for row in rows if row[0].rstrip("*") in wanted}
+    return [node if memory else replace(node, mem_gb_total=None) for node in found.values()]
 
 
 def gpus_in(gres: str) -> int:
@@ -148,11 +151,21 @@ def scancel(ids: Sequence[str], *options: str) -> str:
     return ""
 
 
-def _node(name: str, state: str, gres: str, used: str, cpus: str) -> NodeFree:
+def _node(name: str, state: str, gres: str, used: str, cpus: str, oversubscribe: str, memory_mb: str) -> NodeFree:
     total, usable = gpus_in(gres), not _UNUSABLE.search(state)
-    free = max(0, total - gpus_in(used)) if usable else 0
-    why_not = "" if usable else state
-    return NodeFree(name, gpus_total=total, gpus_free=free, usable=usable, why_not=why_not, cpus_total=int(cpus))
+    _, idle, _, all_cpus = (int(count) for count in cpus.split("/"))  # allocated/idle/other/total
+    share = oversubscribe.partition(":")[2]  # FORCE:4
+    return NodeFree(
+        name,
+        gpus_total=total,
+        gpus_free=max(0, total - gpus_in(used)) if usable else 0,
+        usable=usable,
+        why_not="" if usable else state,
+        cpus_total=all_cpus,
+        cpus_free=idle if usable else 0,
+        cpu_share=int(share) if share else 1,
+        mem_gb_total=int(memory_mb) / 1024,
+    )
 
 
 def _cut(command: str) -> str:

@@ -7,6 +7,7 @@ its agent say where it listens and how it ended by itself.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import secrets
@@ -161,6 +162,12 @@ class SlurmScheduler:
             raise CannotFit(
                 f"{spec.name} asks for {shape.cpus_per_node} CPUs on a node; the largest of {place} has {cpus}.",
                 "Reserve fewer for each GPU: --server-cpus=N",
+            )
+        memory_gb, asked_gb = max((node.mem_gb_total or math.inf for node in nodes), default=0), shape.mem_gb_per_node
+        if asked_gb is not None and asked_gb > memory_gb:
+            raise CannotFit(
+                f"{spec.name} asks for {asked_gb:g} GB on a node; the largest of {place} has {memory_gb:g}.",
+                "Reserve less for each GPU: --server-mem=GB",
             )
         total = sum(node.gpus_total for node in nodes)
         running = [one for one in self._roster.all() if one.final is None and not one.stopped]

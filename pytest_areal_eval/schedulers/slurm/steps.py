@@ -55,7 +55,7 @@ class Steps:
         return f"the allocation {self._allocation}"
 
     def nodes(self) -> list[NodeFree]:
-        """The allocation's nodes, with its GPUs on each; which are free, Slurm keeps to itself.
+        """The allocation's nodes, with its GPUs on each; which are free, Slurm keeps to itself: none that we know of.
 
         Raises:
             ConfigError: there is no such allocation any more.
@@ -76,7 +76,7 @@ class Steps:
             gres = re.search(rf"Nodes={re.escape(line)} .*GRES=(\S*)", text)
             gpus = commands.gpus_in(gres[1]) if gres else 0
             names = commands.run("scontrol", "show", "hostnames", line).split()
-            found += [NodeFree(name, gpus_total=gpus, gpus_free=gpus) for name in names]
+            found += [NodeFree(name, gpus_total=gpus, gpus_free=0) for name in names]
         return found
 
     def submit(self, key: str, spec: InstanceSpec, agent: list[str], exclude: Collection[str]) -> str:
