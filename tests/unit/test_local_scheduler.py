@@ -282,7 +282,7 @@ class TestOtherRuns:
                 assert owner.stdout is not None
                 nonces = owner.stdout.readline().decode().split()
                 assert len(nonces) == 3
-                assert len(processes.marked(nonces)) >= 3
+                until(lambda: len(processes.marked(nonces)) >= 3, "the end of the last exec")
                 owner.send_signal(number)
                 owner.wait(5)
             finally:
