@@ -235,8 +235,10 @@ class RolloutController:
             except TimeoutError:
                 self._happened(Event("warning", "a workflow blocks the event loop; it is left behind", time.time()))
             finally:
-                run.stop_processes()
-                loop.stop(1.0, run.disconnect)
+                try:
+                    run.stop_processes()
+                finally:
+                    loop.stop(1.0, run.disconnect)
 
     # Beside AReaL's steps.
 

@@ -413,6 +413,19 @@ def test_an_instance_that_is_just_ending_has_ended_before_the_run() -> None:
         assert len(scripted.stopped) == 2
 
 
+def test_what_could_not_be_ended_is_raised_and_the_loop_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    with in_thread(nonce="n") as server:
+        scripted = Scripted([[_up(server.port)]])
+
+        def stop(handles: Sequence[Handle], grace_s: float = 10.0) -> None:
+            raise SchedulerError("Slurm still has 4312", "End it by hand: scancel 4312")
+
+        monkeypatch.setattr(scripted, "stop", stop)
+        with pytest.raises(SchedulerError, match="scancel 4312"), running(StandinEngine(), scripted):
+            pass
+    assert not [thread for thread in threading.enumerate() if thread.name == "areal-eval"]
+
+
 # Nodes
 
 
