@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import secrets
-import time
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -17,11 +16,12 @@ from pytest_areal_eval.controller.clock import Clock
 from pytest_areal_eval.controller.episodes import Surroundings, Unit, run_episode
 from pytest_areal_eval.controller.fleet import Fleet
 from pytest_areal_eval.controller.instances import Instances
+from pytest_areal_eval.controller.listeners import Listeners
 from pytest_areal_eval.controller.means import Means
 from pytest_areal_eval.controller.member import Member
 from pytest_areal_eval.controller.pool import EpisodePool
 from pytest_areal_eval.controller.replicas import Replica, Replicas
-from pytest_areal_eval.controller.settings import MOST_ADAPTIVE, ControllerSettings, Event, EventKind, Snapshot
+from pytest_areal_eval.controller.settings import MOST_ADAPTIVE, ControllerSettings, Event, Snapshot
 from pytest_areal_eval.engines.base import Endpoint, Engine, Launch, Reloading
 from pytest_areal_eval.errors import ArealEvalError, ConfigError, EngineLost, RequestError
 from pytest_areal_eval.journal.answers import Answer
@@ -71,11 +71,9 @@ class Run:
         self._engine = engine
         self._scheduler = scheduler
         self._settings = settings
-        self._on_episode = on_episode
-        self._on_event = on_event
-        self._on_answer = on_answer
+        self._listeners = Listeners(on_episode, on_event, on_answer, self._stop_for)
         self._reward_pool = RewardPool(settings.reward_workers, settings.reward_timeout_s, settings.reward_memory_mb)
-        self._agents = Agents(lambda text: self._emit("warning", text))
+        self._agents = Agents(lambda text: self._listeners.event("warning", text))
         self.pool = EpisodePool(loop, self._run_episode, self._note, self._stop_for)
         self._around: Surroundings | None = None
         self._warmed = False
@@ -120,7 +118,7 @@ class Run:
             reward_pool=self._reward_pool,
             agents=self._agents,
             trackers=self.trackers,
-            on_answer=None if self._on_answer is None else self._note_answer,
+            on_answer=self._listeners.answer if self._listeners.hears_answers else None,
         )
         self.pool.tick()
         self._set_limit()
@@ -209,7 +207,7 @@ class Run:
     async def _start_fleet(
         self, members: Sequence[Member], http: aiohttp.ClientSession, loading: asyncio.Future[Any]
     ) -> None:
-        means = Means(self._engine, self.instances, self.replicas, http, self._settings, self._emit)
+        means = Means(self._engine, self.instances, self.replicas, http, self._settings, self._listeners.event)
         self.fleet = Fleet(members, means)
         self._watch = asyncio.get_running_loop().create_task(self.fleet.run())
         await self._until_ready(self.fleet, {loading})
@@ -246,30 +244,10 @@ class Run:
 
     def _note(self, episode: Episode) -> None:
         self.trackers.add(areal_cells([episode]))
-        try:
-            self._on_episode(episode)
-        except BaseException:
-            self._on_episode = _deaf  # it failed once: what follows would come after a gap
-            raise
-
-    def _note_answer(self, answer: Answer, old: bool) -> None:
-        if self._on_answer is None:
-            return
-        try:
-            self._on_answer(answer, old)
-        except Exception as error:
-            self._on_answer = None
-            self._stop_for(f"on_answer of item {answer.item_id!r}", error)
-
-    def _emit(self, kind: EventKind, text: str) -> None:
-        try:
-            self._on_event(Event(kind, text, time.time()))
-        except Exception as error:
-            self._on_event = _deaf
-            self._stop_for("on_event", error)
+        self._listeners.episode(episode)
 
     def _stop_for(self, what: str, error: Exception) -> None:
-        """The run's own listeners must work: without the journal, going on would lose results silently."""
+        """End what runs and what is queued, for what a listener or a callback raised; once."""
         if self.failure is not None:
             return
         why = f"{what} raised {type(error).__name__}: {error}"
@@ -302,7 +280,9 @@ class Run:
         """A template that writes BOS and a tokenizer that adds another change every answer and raise no error."""
         bos, ids = getattr(request.tokenizer, "bos_token_id", None), request.input_ids
         if bos is not None and ids[:2] == [bos, bos]:
-            self._emit("warning", f"the prompts begin with two BOS tokens ({bos}): a doubled BOS lowers scores")
+            self._listeners.event(
+                "warning", f"the prompts begin with two BOS tokens ({bos}): a doubled BOS lowers scores"
+            )
 
 
 async def _load(tokenizer: Any) -> Any:
@@ -310,7 +290,3 @@ async def _load(tokenizer: Any) -> Any:
     if callable(tokenizer) and not hasattr(tokenizer, "apply_chat_template"):
         return await asyncio.to_thread(tokenizer)
     return tokenizer
-
-
-def _deaf(_: Any) -> None:
-    """In place of a listener that failed."""
