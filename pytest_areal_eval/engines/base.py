@@ -66,6 +66,7 @@ class EngineInfo:
         model: the served model's name.
         token_ids: whether it takes and gives token ids; else messages are sent and it tokenizes.
         note: what a person should know of it, in a line.
+        schemas: whether it can hold an answer to a JSON schema.
     """
 
     context_length: int | None = None
@@ -73,6 +74,7 @@ class EngineInfo:
     model: str = "default"
     token_ids: bool = True
     note: str = ""
+    schemas: bool = False
 
     @property
     def line(self) -> str:

@@ -16,6 +16,7 @@ from pytest_areal_eval.api import TOP_K_OFF, ModelRequest, ModelResponse
 from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo, Launch, TransientError, describe
 from pytest_areal_eval.engines.hf import HFEngine
 from pytest_areal_eval.engines.http import get_json, openai_path, post_json, token_budget
+from pytest_areal_eval.engines.schemas import of_openai
 from pytest_areal_eval.engines.server import ServerSpec
 from pytest_areal_eval.engines.sglang import SGLangEngine
 from pytest_areal_eval.engines.vllm import VLLMEngine
@@ -118,7 +119,7 @@ class HostedChat:
     replicas = 1
 
     def __init__(self, model: str) -> None:
-        self.info = EngineInfo(concurrency=HOSTED_CONCURRENCY, model=model, token_ids=False, note=INEXACT)
+        self.info = EngineInfo(concurrency=HOSTED_CONCURRENCY, model=model, token_ids=False, note=INEXACT, schemas=True)
         self._limit_key = "max_tokens"
 
     def launch(self, name: str, token: str) -> Launch | None:
@@ -186,6 +187,7 @@ class HostedChat:
             "seed": gconfig.seed,
             "tools": tools,
             "logprobs": wants_logprobs(request) or None,
+            **of_openai(request),
         }
         return {key: value for key, value in body.items() if value is not None}
 

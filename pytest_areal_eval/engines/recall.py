@@ -25,7 +25,7 @@ class RecallEngine:
 
     def __init__(self, run: str, *, token_ids: bool) -> None:
         self.run = run
-        self.info = EngineInfo(concurrency=64, model=run, token_ids=token_ids)
+        self.info = EngineInfo(concurrency=64, model=run, token_ids=token_ids, schemas=True)  # if they were answered
 
     def launch(self, name: str, token: str) -> Launch | None:
         """Nothing is started."""

@@ -102,7 +102,8 @@ class SGLangEngine:
             raise TransientError(f"{endpoint.name}: unexpected bodies {describe(models)}, {describe(server)}") from e
         seeded = bool(server.get("enable_deterministic_inference"))
         note = "" if seeded else "SGLang ignores seeds unless --engine-arg=enable-deterministic-inference is given"
-        self.info = EngineInfo(context_length, concurrency, self.spec.served_name, note=note)
+        schemas = server.get("grammar_backend") not in (None, "none")
+        self.info = EngineInfo(context_length, concurrency, self.spec.served_name, note=note, schemas=schemas)
         return self.info
 
     async def generate(

@@ -15,7 +15,7 @@ from pytest_areal_eval.api import ModelRequest, ModelResponse
 from pytest_areal_eval.checkpoint import is_plain
 from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Gang, Launch, TransientError, describe
 from pytest_areal_eval.engines.http import get_json, get_text, post_json
-from pytest_areal_eval.engines.installed import Wanted
+from pytest_areal_eval.engines.installed import Wanted, release
 from pytest_areal_eval.engines.pictures import PICTURED_CHAT
 from pytest_areal_eval.engines.server import Program, ServerSpec, context_of, recommended
 from pytest_areal_eval.engines.wire import CHAT, COMPLETIONS, ask
@@ -31,6 +31,8 @@ WANTED = Wanted(
     why="it gives token ids back",
     how="pip install vllm",
 )
+SCHEMAS_SINCE = (0, 12)
+"""The version that knows ``structured_outputs`` alone; before it the field was another."""
 MAX_NUM_SEQS = 256
 DEFAULTS = {
     # AReaL's, except what hurts evaluation: prefix caching and the sliding window stay on, dtype and context length
@@ -113,7 +115,7 @@ class VLLMEngine:
         return PROGRAM.launch(spec, (*head, *model), self.settings, env)
 
     async def discover(self, endpoint: Endpoint, http: aiohttp.ClientSession) -> EngineInfo:
-        """Read ``/v1/models`` and the KV cache's size from ``/metrics``; kept in ``info`` as well."""
+        """Read ``/v1/models``, ``/version`` and, from ``/metrics``, the KV cache's size; kept in ``info`` as well."""
         body = await get_json(http, endpoint, "/v1/models")
         try:
             context_length = context_of(body, self.spec.served_name)
@@ -122,7 +124,8 @@ class VLLMEngine:
         most = _at_once(self.settings)
         kv_tokens = await _kv_tokens(endpoint, http)
         concurrency = most if kv_tokens is None else recommended(kv_tokens, most, context_length)
-        self.info = EngineInfo(context_length, concurrency, self.spec.served_name)
+        schemas = release(await _version(endpoint, http)) >= SCHEMAS_SINCE
+        self.info = EngineInfo(context_length, concurrency, self.spec.served_name, schemas=schemas)
         return self.info
 
     async def generate(
@@ -168,6 +171,15 @@ def _at_once(settings: Mapping[str, Any]) -> int:
     """Requests that run at once; what is no such number is the server's to refuse, in its own words."""
     text = str(settings.get("max_num_seqs"))
     return int(text) if text.isdecimal() and int(text) else MAX_NUM_SEQS
+
+
+async def _version(endpoint: Endpoint, http: aiohttp.ClientSession) -> str:
+    """Its version; "" where the server does not tell."""
+    try:
+        body = await get_json(http, endpoint, "/version")
+    except RequestError:
+        return ""
+    return str(body.get("version", "")) if isinstance(body, Mapping) else ""
 
 
 async def _kv_tokens(endpoint: Endpoint, http: aiohttp.ClientSession) -> int | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_areal_eval.api import TOP_K_OFF, ModelRequest, ModelResponse, StopReason, has_pictures
 from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo, TransientError, describe
 from pytest_areal_eval.engines.http import post_json, token_budget
+from pytest_areal_eval.engines.schemas import of_openai, of_sglang, of_vllm, refuse_schemas
 from pytest_areal_eval.errors import RequestError
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ async def ask(
         PromptTooLong: the prompt fills the context.
     """
     refuse_beam_search(request, engine.name)
+    refuse_schemas(request, engine)
     form = ids if request.messages is None else chat
     if request.image_data or has_pictures(request.messages or ()):
         form = _form_for_pictures(engine, request, pictures, chat)
@@ -149,6 +151,7 @@ def generate_body(request: ModelRequest, info: EngineInfo) -> dict[str, Any]:
             "min_new_tokens": request.gconfig.min_new_tokens,
             "sampling_seed": request.gconfig.seed,
             "n": 1,
+            **of_sglang(request),
         },
         "return_logprob": wants_logprobs(request),
         "logprob_start_len": -1,
@@ -194,6 +197,7 @@ def completion_body(request: ModelRequest, info: EngineInfo) -> dict[str, Any]:
         "n": 1,
         "logprobs": 0 if wants_logprobs(request) else None,
         "return_token_ids": True,
+        **of_vllm(request),
     }
 
 
@@ -231,6 +235,7 @@ def chat_body(request: ModelRequest, info: EngineInfo) -> dict[str, Any]:
         "n": 1,
         "logprobs": wants_logprobs(request),
         "return_token_ids": True,
+        **of_openai(request),
     }
 
 

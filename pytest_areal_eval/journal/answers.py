@@ -21,6 +21,8 @@ GENERATION = "generation"
 """The ``kind`` of an answer's line."""
 
 _KEPT = ("stop_reason", "stop_string", "text", "reasoning", "tool_calls", "latency", "ttft", "replica", "attempts")
+_SHAPING = ("response_format", "tool_choice")
+"""Keys of a request's metadata that shape its answer."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,9 @@ class Answer:
 
 
 def request_key(request: ModelRequest) -> str:
-    """16 hex digits over all that shapes the answer: prompt, template arguments, images and sampling."""
+    """16 hex digits over all that shapes the answer: prompt, template arguments, images, sampling and its form."""
     said = [request.messages, request.template_kwargs, request.image_data, repr(request.gconfig)]
+    said += [request.metadata[name] for name in _SHAPING if request.metadata.get(name)]
     digest = hashlib.sha256(array("q", request.input_ids).tobytes())
     digest.update(json.dumps(said, sort_keys=True, default=repr).encode())
     return digest.hexdigest()[:16]

@@ -48,6 +48,8 @@ class Ask:
         template_kwargs: arguments of the chat template on top of the evaluation's.
         n: how many answers are wanted; each is a request of its own.
         logprobs: whether the sampled tokens' log-probabilities are.
+        form: what the answer is held to, as chat's ``response_format``; None for nothing.
+        forced: names of the functions, one of which has to be called; none where the model may choose.
         previous: id of the answer whose conversation goes on.
         instructions: how many of the first messages hold for this request alone.
     """
@@ -59,6 +61,8 @@ class Ask:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     n: int = 1
     logprobs: bool = False
+    form: Mapping[str, Any] | None = None
+    forced: tuple[str, ...] = ()
     previous: str | None = None
     instructions: int = 0
 
@@ -178,15 +182,51 @@ def read_list(body: Body, name: str) -> list[Any]:
     return found
 
 
-def read_tool_choice(body: Body, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The tools that remain after ``tool_choice``; a call cannot be forced upon a model without guided decoding."""
+def read_tools(body: Body, tools: list[dict[str, Any]]) -> dict[str, Any]:
+    """The tools that remain after ``tool_choice``, and which of them it forces, as fields of :class:`Ask`.
+
+    Raises:
+        RefusedError: it is of no known form, or forces a call of what is not there.
+    """
     choice = body.get("tool_choice")
     kind = choice.get("type") if isinstance(choice, Mapping) else choice
     if kind == "none":
-        return []
-    if kind not in (None, "auto"):
-        raise RefusedError(f"tool_choice={choice!r}: a call cannot be forced here; use 'auto'", param="tool_choice")
-    return tools
+        return {"tools": []}
+    if kind in (None, "auto"):
+        return {"tools": tools}
+    names = [tool["function"]["name"] for tool in tools]
+    if kind in ("function", "tool") and isinstance(choice, Mapping):  # OpenAI's two APIs, and Anthropic's
+        wanted = choice.get("name") or (choice.get("function") or {}).get("name")
+        names = [name for name in names if name == wanted]
+    elif kind not in ("required", "any"):
+        raise RefusedError(f"tool_choice={choice!r} is not known here; use 'auto'", param="tool_choice")
+    if not names:
+        raise RefusedError(f"tool_choice={choice!r}: there is no such tool among the tools", param="tool_choice")
+    return {"tools": tools, "forced": tuple(names)}
+
+
+def read_form(form: Any, param: str) -> dict[str, Any] | None:
+    """What an answer is held to, in the chat API's form; None for plain text.
+
+    Args:
+        form: of the chat API, or of Responses, which has the schema beside the type.
+        param: the field's name.
+
+    Raises:
+        RefusedError: it is of no known form.
+    """
+    kind = form.get("type") if isinstance(form, Mapping) else form
+    if kind in (None, "text"):
+        return None
+    if kind == "json_object":
+        return {"type": kind}
+    said = form.get("json_schema", form) if kind == "json_schema" else None
+    if not isinstance(said, Mapping) or not isinstance(said.get("schema"), Mapping):
+        raise RefusedError(
+            f"{param}={form!r:.200} is neither json_object nor a json_schema with its schema", param=param
+        )
+    named = {name: said[name] for name in ("description", "strict") if said.get(name) is not None}
+    return {"type": kind, "json_schema": {"name": said.get("name") or "answer", "schema": said["schema"], **named}}
 
 
 def function_tool(schema: Mapping[str, Any]) -> dict[str, Any]:

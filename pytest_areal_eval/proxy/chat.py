@@ -13,9 +13,10 @@ from pytest_areal_eval.proxy.ask import (
     content_of,
     function_tool,
     read_count,
+    read_form,
     read_list,
     read_sampling,
-    read_tool_choice,
+    read_tools,
 )
 from pytest_areal_eval.proxy.parsing import ToolCall
 
@@ -36,11 +37,12 @@ def read_chat(body: Body) -> Ask:
         raise RefusedError("chat_template_kwargs must be an object", param="chat_template_kwargs")
     return Ask(
         messages=[_message(message, f"messages[{n}]") for n, message in enumerate(messages)],
-        tools=read_tool_choice(body, tools),
-        sampling=read_sampling(body, able=("n", "logprobs")),
+        **read_tools(body, tools),
+        sampling=read_sampling(body, able=("n", "logprobs", "response_format")),
         template_kwargs=options,
         n=read_count(body),
         logprobs=bool(body.get("logprobs")),
+        form=read_form(body.get("response_format"), "response_format"),
     )
 
 

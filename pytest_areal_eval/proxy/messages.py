@@ -15,7 +15,7 @@ from pytest_areal_eval.proxy.ask import (
     function_tool,
     read_list,
     read_sampling,
-    read_tool_choice,
+    read_tools,
     text_of,
 )
 from pytest_areal_eval.proxy.chat import Event
@@ -40,7 +40,7 @@ def read(body: Body) -> Ask:
     tools = [_tool(tool) for tool in read_list(body, "tools")]
     return Ask(
         messages=messages,
-        tools=read_tool_choice(body, tools),
+        **read_tools(body, tools),
         sampling=read_sampling(body),
         template_kwargs=thinks,
     )

@@ -13,9 +13,10 @@ from pytest_areal_eval.proxy.ask import (
     RefusedError,
     content_of,
     function_tool,
+    read_form,
     read_list,
     read_sampling,
-    read_tool_choice,
+    read_tools,
     text_of,
 )
 from pytest_areal_eval.proxy.chat import Event
@@ -26,9 +27,6 @@ _IGNORED_ITEMS = frozenset({"reasoning"})
 
 def read(body: Body) -> Ask:
     """A request.  Raises RefusedError."""
-    form = (body.get("text") or {}).get("format") or {}
-    if form.get("type", "text") != "text":
-        raise RefusedError(f"text.format={form['type']!r} cannot be honoured here; leave it out", param="text")
     messages: list[dict[str, Any]] = []
     if body.get("instructions"):
         messages.append({"role": "system", "content": text_of(body["instructions"], "instructions")})
@@ -42,7 +40,8 @@ def read(body: Body) -> Ask:
     tools = [_tool(tool) for tool in read_list(body, "tools")]
     return Ask(
         messages=messages,
-        tools=read_tool_choice(body, tools),
+        **read_tools(body, tools),
+        form=read_form((body.get("text") or {}).get("format"), "text.format"),
         sampling=read_sampling(body, able=("previous_response_id",)),
         previous=str(body["previous_response_id"]) if body.get("previous_response_id") else None,
         instructions=1 if body.get("instructions") else 0,

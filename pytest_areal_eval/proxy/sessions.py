@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import ModelRequest, ModelResponse, has_pictures
 from pytest_areal_eval.proxy.ask import Answer, Ask, RefusedError
+from pytest_areal_eval.proxy.held import hold
 from pytest_areal_eval.proxy.parsing import ToolCall, find_tool_calls, split_reasoning
 
 if TYPE_CHECKING:
@@ -147,8 +148,9 @@ class ProxySession:
             if self._engine.tokenizer is None:
                 raise RefusedError("logprobs: this engine does not tell its tokens; leave it out", param="logprobs")
             request.metadata["logprobs"] = True
+        lead = hold(ask, request, self._engine)
         response = await self._engine.agenerate(request)
-        return response, self._engine.text(response)
+        return response, lead + self._engine.text(response)
 
     async def _complete(self, ask: Ask) -> tuple[ModelResponse, str]:
         tokenizer = self._engine.tokenizer
@@ -164,7 +166,8 @@ class ProxySession:
     def _read(self, ask: Ask, response: ModelResponse, text: str, answer_id: str) -> Answer:
         reasoning, content = response.reasoning, text
         calls = [ToolCall(**call) for call in response.tool_calls]
-        if ask.messages is not None and not reasoning:
+        held = ask.form is not None or ask.forced  # such an answer holds no reasoning, whatever its texts are
+        if ask.messages is not None and not reasoning and not held:
             reasoning, content = split_reasoning(text, opened=self._opens_thinking(response))
         if ask.tools and not calls:
             content, calls = find_tool_calls(content, ask.tools)

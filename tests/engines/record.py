@@ -1,6 +1,9 @@
 """Record a real server's answers for the parsers' tests: ``python record.py URL NAME``, with its key in API_KEY.
 
-The server runs the shipped checkpoint as ``tiny-math``.  Kept as ``recorded/NAME.json``: case → status and body.
+The server runs the shipped checkpoint as ``tiny-math``, and gives JSON without white space between its parts, which the
+checkpoint would write without end (vLLM: ``--structured-outputs-config '{"backend": "xgrammar",
+"disable_any_whitespace": true}'``, SGLang: ``--constrained-json-disable-any-whitespace``).
+Kept as ``recorded/NAME.json``: case → status and body.
 """
 
 from __future__ import annotations
@@ -16,8 +19,16 @@ from typing import Any
 HERE = Path(__file__).parent
 SAMPLING: dict[str, Any] = {"temperature": 0.0, "top_p": 1.0, "top_k": -1, "stop_token_ids": [2, 0]}
 
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"answer": {"type": "integer"}, "unit": {"enum": ["apples", "pears"]}},
+    "required": ["answer", "unit"],
+    "additionalProperties": False,
+}
+NO_SCHEMA = {"type": "nonsense"}
+
 MOST = "effective_max_running_requests_per_dp"
-SERVER_INFO = ("dp_size", "max_running_requests", "max_total_num_tokens", "version")
+SERVER_INFO = ("dp_size", "grammar_backend", "max_running_requests", "max_total_num_tokens", "version")
 """What the engine reads of it; the rest holds the server's key."""
 
 
@@ -59,6 +70,12 @@ def cases(url: str, ids: list[int]) -> dict[str, Any]:
         body = {"model": "tiny-math", "messages": messages, "max_completion_tokens": 64, "return_token_ids": True}
         return ask(url, "/v1/chat/completions", SAMPLING | body | more)
 
+    def held(schema: dict[str, Any]) -> dict[str, Any]:
+        return {"json_schema": json.dumps(schema)} if native else {"structured_outputs": {"json": schema}}
+
+    def form(schema: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+
     native = ask(url, "/generate", {})["status"] != 404
     mine, limit = (generate, "max_new_tokens") if native else (completion, "max_tokens")
     found = {
@@ -69,10 +86,13 @@ def cases(url: str, ids: list[int]) -> dict[str, Any]:
         "ids_stop_string": mine(stop=["####"]),
         "ids_logprobs": mine(**({"return_logprob": True} if native else {"logprobs": 0})),
         "ids_too_long": mine(**{limit: 100_000}),
+        "ids_schema": mine(**held(SCHEMA)),
+        "ids_bad_schema": mine(**held(NO_SCHEMA)),
         "chat_stop": chat(),
         "chat_length": chat(max_completion_tokens=5),
         "chat_stop_string": chat(stop=["####"]),
         "chat_logprobs": chat(logprobs=True),
+        "chat_schema": chat(response_format=form(SCHEMA)),
         "chat_unknown_model": chat(model="nope"),
         "unknown_path": ask(url, "/nope"),
     }
@@ -86,6 +106,7 @@ def cases(url: str, ids: list[int]) -> dict[str, Any]:
     kept = [line for line in metrics if line.startswith("vllm:cache_config_info")]
     return found | {
         "metrics": {"status": 200, "text": "\n".join(kept)},
+        "version": ask(url, "/version"),
         "bad_value": completion(temperature=-1),
     }
 

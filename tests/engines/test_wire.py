@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from pytest_areal_eval.api import GenerationHyperparameters, ModelRequest, ModelResponse
 from pytest_areal_eval.engines import wire
 from pytest_areal_eval.engines.base import EngineInfo
+from pytest_areal_eval.engines.hf import HFEngine
 from pytest_areal_eval.engines.http import server_message
 from pytest_areal_eval.errors import PromptTooLong, RequestError
 
@@ -61,6 +64,11 @@ class TestRecordedAnswers:
         assert len(response.output_logprobs) == response.output_len == 28
         assert response.output_logprobs[0] == pytest.approx(-0.0567, abs=1e-3)
 
+    def test_an_answer_that_is_held_to_a_schema(self, server: str, form: str) -> None:
+        response = parser(server, form)(recorded(server)[f"{form}_schema"]["body"])
+        assert json.loads(str(response.text)) == {"answer": 12, "unit": "apples"}
+        assert response.stop_reason == "stop"
+
     def test_all_servers_give_the_same_ids(self, server: str, form: str) -> None:
         """Greedy in float32 on one machine."""
         response = parser(server, form)(recorded(server)[f"{form}_stop"]["body"])
@@ -74,6 +82,7 @@ class TestRecordedAnswers:
         ("unauthorized", 401, "Unauthorized"),
         ("ids_too_long", 400, "2048"),
         ("bad_value", 400, "temperature"),
+        ("ids_bad_schema", 400, 'Unsupported type "nonsense"'),
         ("unknown_path", 404, "Not Found"),
     ],
 )
@@ -165,6 +174,12 @@ def test_the_answer_gets_what_the_context_leaves_and_a_full_one_is_refused() -> 
     assert wire.completion_body(request(max_new_tokens=5000), INFO)["max_tokens"] == 2046
     with pytest.raises(PromptTooLong, match="2 tokens"):
         wire.completion_body(request(), EngineInfo(context_length=2))
+
+
+def test_a_schema_is_refused_where_the_engine_has_no_grammar() -> None:
+    asks = replace(request(), metadata={"response_format": {"type": "json_object"}})
+    with pytest.raises(RequestError, match="response_format: this hf engine cannot hold an answer to a JSON schema"):
+        asyncio.run(HFEngine("tiny-math").generate(asks, None, None))  # type: ignore[arg-type]
 
 
 def test_beam_search_is_refused_by_name() -> None:

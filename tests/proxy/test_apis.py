@@ -437,8 +437,14 @@ def test_a_key_is_worth_nothing_after_its_episode() -> None:
         ("/chat/completions", {"json": ASK | {"tools": 3}}, 400, "tools=3 is no list"),
         ("/chat/completions", {"json": ASK | {"chat_template_kwargs": 3}}, 400, "must be an object"),
         ("/responses", {"json": {"input": "x", "text": 3}}, 400, "another form than this API's"),
-        ("/chat/completions", {"json": ASK | {"tool_choice": "required"}}, 400, "a call cannot be forced"),
-        ("/chat/completions", {"json": ASK | {"response_format": {"type": "json_object"}}}, 400, "response_format="),
+        ("/chat/completions", {"json": ASK | {"tool_choice": "required"}}, 400, "no such tool among the tools"),
+        ("/chat/completions", {"json": ASK | {"tools": [tool()], "tool_choice": "required"}}, 400, "tool_choice: this"),
+        (
+            "/chat/completions",
+            {"json": ASK | {"response_format": {"type": "json_object"}}},
+            400,
+            "response_format: this",
+        ),
         (
             "/chat/completions",
             {"json": {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}},

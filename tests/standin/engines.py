@@ -21,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as a program, it is starte
 
 from standin.faults import rules_from
 from standin.http11 import Reply, Request
-from standin.job import Job
+from standin.job import Job, generate_shape
+from standin.schemas import fault, held, schema_of
 from standin.server import Standin
 
 VLLM_FLAGS = (
@@ -36,9 +37,12 @@ SGLANG_FLAGS = (
 )
 SGLANG_SAMPLING = (
     "max_new_tokens min_new_tokens temperature top_p top_k min_p frequency_penalty presence_penalty repetition_penalty "
-    "stop stop_token_ids ignore_eos skip_special_tokens sampling_seed n"
+    "stop stop_token_ids ignore_eos skip_special_tokens sampling_seed n json_schema"
 )
-OPENAI_CHAT = "model messages temperature top_p frequency_penalty presence_penalty stop seed tools logprobs n"
+OPENAI_CHAT = (
+    "model messages temperature top_p frequency_penalty presence_penalty stop seed tools tool_choice response_format "
+    "logprobs n"
+)
 
 
 class VLLM(Standin):
@@ -49,17 +53,22 @@ class VLLM(Standin):
     kv_blocks = 1365
     development = False
     cached = True
+    version = "0.32.0"
 
     def pages(self) -> dict[str, Callable[[Request], Reply | None]]:
         """It aborts by the closed connection alone; its development endpoints are closed by default."""
-        pages = {"/v1/models": self.models, "/metrics": self.metrics}
+        pages: dict[str, Callable[[Request], Reply | None]] = {
+            "/v1/models": self.models,
+            "/metrics": self.metrics,
+            "/version": self.tell_version,
+        }
         if self.development:
             pages |= {"/collective_rpc": self.collective_rpc, "/reset_prefix_cache": self.reset_prefix_cache}
         return pages
 
     def forms(self) -> dict[str, Callable[..., Reply]]:
         """OpenAI's two."""
-        return {"/v1/completions": completion_shape, "/v1/chat/completions": vllm_chat_shape}
+        return {"/v1/completions": held(completion_shape), "/v1/chat/completions": held(vllm_chat_shape)}
 
     def models(self, request: Request) -> Reply:
         """With the folder that it loaded."""
@@ -72,6 +81,10 @@ class VLLM(Standin):
             "max_model_len": self.context_length,
         }
         return Reply({"object": "list", "data": [model]})
+
+    def tell_version(self, request: Request) -> Reply:
+        """Its version."""
+        return Reply({"version": self.version})
 
     def collective_rpc(self, request: Request) -> Reply:
         """A call of each worker's method; its prefix cache stays as it is."""
@@ -99,6 +112,10 @@ class VLLM(Standin):
         if wanted > self.context_length:
             message = f"max_tokens={wanted} cannot be greater than max_model_len={self.context_length}."
             return Reply(self.error(path, 400, message), 400)
+        wrong = fault(schema_of(body))
+        if wrong:
+            message = f'Failed to transform json schema into a grammar: <path>:4944: Unsupported type "{wrong}"'
+            return Reply(self.error(path, 400, message), 400)
         return None
 
     def error(self, path: str, status: int, message: str) -> Any:
@@ -111,6 +128,7 @@ class SGLang(Standin):
     """SGLang 0.5.23."""
 
     served_name = "tiny-math"
+    grammar_backend = "xgrammar"
 
     def pages(self) -> dict[str, Callable[[Request], Reply | None]]:
         """Its own, beside OpenAI's."""
@@ -118,7 +136,7 @@ class SGLang(Standin):
 
     def forms(self) -> dict[str, Callable[..., Reply]]:
         """Its own and OpenAI's chat."""
-        return super().forms() | {"/v1/chat/completions": sglang_chat_shape}
+        return {"/generate": held(generate_shape), "/v1/chat/completions": held(sglang_chat_shape)}
 
     def models(self, request: Request) -> Reply:
         """Its ``root`` is the served name."""
@@ -141,6 +159,7 @@ class SGLang(Standin):
                 "max_total_num_tokens": 65536,
                 "internal_states": [{"effective_max_running_requests_per_dp": 4096}],
                 "enable_deterministic_inference": False,
+                "grammar_backend": self.grammar_backend,
                 "version": "0.5.23",
             }
         )
@@ -150,6 +169,10 @@ class SGLang(Standin):
         unknown = [name for name in body.get("sampling_params", {}) if name not in SGLANG_SAMPLING.split()]
         if path == "/generate" and unknown:
             return Reply({"error": f"unknown field `{unknown[0]}`, expected one of `max_new_tokens`, `stop`"}, 400)
+        wrong = fault(schema_of(body))
+        if wrong:
+            message = f'Failed to compile json grammar: json_schema_converter.cc:4175: Unsupported type "{wrong}"\n'
+            return Reply(self.error(path, 400, message), 400)
         return None
 
     def error(self, path: str, status: int, message: str) -> Any:
@@ -172,7 +195,7 @@ class Hosted(Standin):
 
     def forms(self) -> dict[str, Callable[..., Reply]]:
         """Chat alone."""
-        return {"/v1/chat/completions": hosted_chat_shape}
+        return {"/v1/chat/completions": held(hosted_chat_shape)}
 
     def models(self, request: Request) -> Reply:
         """Several, of nobody that is known here."""
