@@ -98,7 +98,7 @@ def measure(kind: str, prompts: Prompts, options: argparse.Namespace) -> Measure
             found.answers = answers(given.journal)
             if kind in COMPARED:
                 found.speeds = {n: speed(engine, endpoint, prompts, n) for n in REQUESTS}
-                passes = _passes(given, engine, endpoint, options.rounds)
+                passes = gpu.in_turn(given, engine, endpoint)
         if kind in COMPARED:
             start = gpu.by_itself(given)
             found.report = gpu.report_of(given, engine, passes, start)
@@ -110,26 +110,17 @@ def _given(kind: str, folder: Path, options: argparse.Namespace) -> argparse.Nam
     return argparse.Namespace(
         engine=kind,
         engine_python=python,
+        engine_cmd=None,
         engine_arg=EXTRA.get(kind, []),
         model=MODEL,
         data=DATA,
         limit=None,
         samples=options.samples,
         concurrency=options.concurrency,
+        rounds=options.rounds,
         max_new_tokens=128,
         journal=folder / "journal.jsonl",
     )
-
-
-def _passes(given: argparse.Namespace, engine: Engine, endpoint: Endpoint, rounds: int) -> list[gpu.Sent]:
-    """A bare client and pytest in turn, after a pass that fills the prefix cache."""
-    passes = []
-    _, journal = gpu.by_pytest(given, endpoint)
-    for _ in range(rounds):
-        bare = gpu.by_client(given, engine, endpoint, journal)
-        ours, journal = gpu.by_pytest(given, endpoint)
-        passes += [ours, bare]
-    return passes
 
 
 def speed(engine: Engine, endpoint: Endpoint, prompts: Prompts, concurrency: int) -> float:

@@ -29,7 +29,7 @@ from statistics import mean
 from typing import Any
 
 import aiohttp
-from machine import ROOT, header, pytest_command, table
+from machine import ROOT, header, pytest_command, run, table
 
 from pytest_areal_eval.api import EpisodeStatus, GenerationHyperparameters, ModelRequest
 from pytest_areal_eval.checkpoint import load_tokenizer
@@ -56,6 +56,10 @@ class Sent:
         requests: how many were answered.
         output_tokens: tokens generated.
         gpu_busy: share of the samples' time in which the GPU ran a kernel; None without one.
+        leave_s: from the last answer to the end.
+        start_s: from the start of the process to the first request.
+        cpu_s: user and system seconds of the process.
+        graders_cpu_s: those of the processes that it started.
     """
 
     by: str
@@ -63,6 +67,10 @@ class Sent:
     requests: int
     output_tokens: int
     gpu_busy: float | None = None
+    leave_s: float = 0.0
+    start_s: float = 0.0
+    cpu_s: float = 0.0
+    graders_cpu_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -87,12 +95,16 @@ class Start:
 
 @dataclass(frozen=True)
 class Ran:
-    """What one run of pytest left: its ``run.json``, its episodes' rows, and its process's times (``time.time()``)."""
+    """What one run of pytest left: its ``run.json``, its episodes' rows, its process's times (``time.time()``), and the
+    user and system seconds of itself and of its graders.
+    """
 
     run: dict[str, Any]
     episodes: list[dict[str, Any]]
     began: float
     ended: float
+    cpu_s: float
+    graders_cpu_s: float
 
     @property
     def first_at(self) -> float:
@@ -108,14 +120,8 @@ class Ran:
 def main() -> None:
     """Measure one engine."""
     options = _options()
-    passes: list[Sent] = []
     with served(options) as (engine, endpoint):
-        _, journal = by_pytest(options, endpoint)
-        for _ in range(options.rounds):
-            bare = by_client(options, engine, endpoint, journal)
-            ours, journal = by_pytest(options, endpoint)
-            passes += [ours, bare]
-            print(passes[-2:], flush=True)
+        passes = in_turn(options, engine, endpoint)
         if options.journal is not None:
             keep_journal(options, endpoint)
     start = by_itself(options) if options.own_start else None
@@ -167,7 +173,7 @@ def _idle(passes: Sequence[Sent]) -> str:
 @contextlib.contextmanager
 def served(options: argparse.Namespace) -> Iterator[tuple[Engine, Endpoint]]:
     """The engine and its one running replica."""
-    given = {"backend": options.engine, "engine-python": options.engine_python, "engine-arg": options.engine_arg}
+    given = _start_options(options) | {"engine-arg": options.engine_arg}
     with tempfile.TemporaryDirectory() as logs, contextlib.closing(LocalScheduler(log_dir=Path(logs))) as scheduler:
         settings = Settings(given={name: value for name, value in given.items() if value})
         engine, _ = build_engine(settings, str(options.model), scheduler)
@@ -176,6 +182,26 @@ def served(options: argparse.Namespace) -> Iterator[tuple[Engine, Endpoint]]:
         ) as controller:
             controller.initialize()
             yield engine, controller.endpoints[0]
+
+
+def _start_options(options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "backend": options.engine,
+        "engine-python": options.engine_python,
+        "engine-cmd": options.engine_cmd,
+    }
+
+
+def in_turn(options: argparse.Namespace, engine: Engine, endpoint: Endpoint) -> list[Sent]:
+    """A bare client and pytest in turn, after a pass that fills the prefix cache."""
+    passes: list[Sent] = []
+    _, journal = by_pytest(options, endpoint)
+    for _ in range(options.rounds):
+        bare = by_client(options, engine, endpoint, journal)
+        ours, journal = by_pytest(options, endpoint)
+        passes += [ours, bare]
+        print(passes[-2:], flush=True)
+    return passes
 
 
 def attached(endpoint: Endpoint) -> tuple[str, ...]:
@@ -193,13 +219,14 @@ def by_pytest(options: argparse.Namespace, endpoint: Endpoint) -> tuple[Sent, li
     wall_s, tokens = ran.ended - ran.first_at, sum(row["output_tokens"] for row in ran.episodes)
     print(Counter(row["status"] for row in ran.episodes), f"99 % are done after {ends[int(0.99 * len(ends))]:.1f} s,")
     print(f"all after {ends[-1]:.1f} s, pytest has ended after {wall_s:.1f} s", flush=True)
-    return Sent("pytest", wall_s, len(ran.episodes), tokens, busy), ran.episodes
+    start_s, leave_s = ran.first_at - ran.began, wall_s - ends[-1]
+    sent = Sent("pytest", wall_s, len(ran.episodes), tokens, busy, leave_s, start_s, ran.cpu_s, ran.graders_cpu_s)
+    return sent, ran.episodes
 
 
 def by_itself(options: argparse.Namespace) -> Start:
     """A short run of pytest that starts its server."""
-    settings = {"engine-python": options.engine_python, "backend": options.engine}
-    given = [f"--{name}={value}" for name, value in settings.items() if value]
+    given = [f"--{name}={value}" for name, value in _start_options(options).items() if value]
     ran = run_pytest(
         options, *given, *(f"--engine-arg={setting}" for setting in options.engine_arg), f"--limit={OWN_START_ROWS}"
     )
@@ -224,18 +251,18 @@ def run_pytest(options: argparse.Namespace, *arguments: str) -> Ran:
             *arguments,
         )
         began = time.time()
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        done = run(command, expect=(0, 1))
         ended = time.time()
         folders = list(Path(results).glob("*/run.json"))
-        if done.returncode not in (0, 1) or not folders:
-            raise SystemExit(f"pytest ended with {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}")
-        run = json.loads(folders[0].read_text())
+        if not folders:
+            raise SystemExit(f"pytest left no run\n{done.output[-4000:]}")
+        described = json.loads(folders[0].read_text())
         rows = [json.loads(line) for line in (folders[0].parent / "episodes.jsonl").read_text().splitlines()]
     episodes = [row for row in rows if row["kind"] == "episode"]
     failed = [row for row in episodes if EpisodeStatus(row["status"]).kind == "error"]
     if failed:
         raise SystemExit(f"{len(failed)} episodes failed, the first: {failed[0]['error']}")
-    return Ran(run, episodes, began, ended)
+    return Ran(described, episodes, began, ended, done.own_cpu_s, done.children_cpu_s)
 
 
 def keep_journal(options: argparse.Namespace, endpoint: Endpoint) -> None:
@@ -318,6 +345,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=sorted(PATHS), required=True)
     parser.add_argument("--engine-python", help="interpreter of the environment that has the engine")
+    parser.add_argument("--engine-cmd", metavar="WORDS", help="what starts the server, up to its flags")
     parser.add_argument("--engine-arg", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--model", type=Path, default=ROOT / "models/tiny-math")
     parser.add_argument("--data", type=Path, required=True, help="GSM8K's test split as JSONL")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
+import select
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,13 +26,20 @@ class Finished:
     Attributes:
         output: its standard output.
         started_at, ended_at: ``time.monotonic()`` at both ends.
-        cpu_s: user and system seconds of it and of the processes that it waited for.
+        own_cpu_s: its user and system seconds.
+        children_cpu_s: those of the processes that it waited for.
     """
 
     output: str
     started_at: float
     ended_at: float
-    cpu_s: float
+    own_cpu_s: float
+    children_cpu_s: float
+
+    @property
+    def cpu_s(self) -> float:
+        """All of them."""
+        return self.own_cpu_s + self.children_cpu_s
 
     @property
     def wall_s(self) -> float:
@@ -52,21 +60,31 @@ def run(argv: Sequence[str], *, cwd: Path = ROOT, core: int | None = None, expec
         SystemExit: another exit status, with the end of its output, or no end within ``CHILD_LIMIT_S``.
     """
     pin = ["taskset", "-c", str(core)] if core is not None else []
-    before, started_at = _children_cpu_s(), time.monotonic()
-    try:
-        process = subprocess.run([*pin, *argv], cwd=cwd, timeout=CHILD_LIMIT_S, text=True, capture_output=True)
-    except subprocess.TimeoutExpired:
-        raise SystemExit(f"no end within {CHILD_LIMIT_S:.0f} s: {' '.join(argv)}") from None
-    ended_at = time.monotonic()
-    if process.returncode not in expect:
-        tail = f"{process.stdout[-3000:]}\n{process.stderr[-3000:]}"
-        raise SystemExit(f"exit status {process.returncode}: {' '.join(argv)}\n{tail}")
-    return Finished(process.stdout, started_at, ended_at, _children_cpu_s() - before)
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        started_at = time.monotonic()
+        process = subprocess.Popen([*pin, *argv], cwd=cwd, stdout=output, stderr=errors)
+        with open(os.pidfd_open(process.pid), "rb") as ends:
+            ended = select.select([ends], [], [], CHILD_LIMIT_S)[0]
+        ended_at = time.monotonic()
+        if not ended:
+            process.kill()
+        used = _cpu_s(process.pid)  # the kernel forgets it once it was waited for
+        status = process.wait()
+        for file in (output, errors):
+            file.seek(0)
+        told, complained = output.read(), errors.read()
+    if not ended:
+        raise SystemExit(f"no end within {CHILD_LIMIT_S:.0f} s: {' '.join(argv)}")
+    if status not in expect:
+        raise SystemExit(f"exit status {status}: {' '.join(argv)}\n{told[-3000:]}\n{complained[-3000:]}")
+    return Finished(told, started_at, ended_at, *used)
 
 
-def _children_cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def _cpu_s(pid: int) -> tuple[float, float]:
+    """User and system seconds of a process, and of those that it waited for; see proc(5)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    user, system, children_user, children_system = (int(ticks) / os.sysconf("SC_CLK_TCK") for ticks in fields[11:15])
+    return user + system, children_user + children_system
 
 
 def pytest_command(*arguments: str | Path) -> list[str]:

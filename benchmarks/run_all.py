@@ -1,6 +1,6 @@
 """Run the benchmarks and put their tables into ``benchmarks/README.md``, each between its own markers.
 
-python benchmarks/run_all.py --gsm8k DIR           # all of them, about 35 minutes on two idle cores
+python benchmarks/run_all.py --gsm8k DIR           # all of them, about 45 minutes on two idle cores
 python benchmarks/run_all.py overhead idle_cost    # some; the other tables stay
 python benchmarks/run_all.py --quick               # fewer rounds, to see that all of them run
 """
@@ -25,6 +25,7 @@ ARGUMENTS: dict[str, tuple[list[str], list[str]]] = {
     "journal": ([], ["--episodes=2000", "--read=10000"]),
     "reward_pool": ([], []),
     "hf_engine": (["--model", str(ROOT / "models" / "tiny-math"), *DATA], ["--rounds=1", "--limit=20"]),
+    "engines_paced": ([], ["--rows=100", "--rounds=1"]),
     "engines_cpu": ([], ["--rounds=1", "--samples=1"]),
 }
 """Each script's arguments, and those that make it quick."""

@@ -1,8 +1,8 @@
 """Stand-ins for vLLM, SGLang and a hosted API: their answers and errors as recorded in ``tests/engines/recorded``.
 
 As a program, ``engines.py vllm FLAGS`` takes the real server's flags (an unknown one ends it as argparse ends the real
-one) and, in ``STANDIN`` of the environment, JSON with ``latency_s``, ``start_s``, ``faults``, ``die_after`` and
-``crash`` (a text that it prints before it ends with 1).
+one) and, in ``STANDIN`` of the environment, JSON with ``latency_s``, ``token_s``, ``answers``, ``start_s``, ``faults``,
+``die_after`` and ``crash`` (a text that it prints before it ends with 1).
 """
 
 from __future__ import annotations
@@ -297,6 +297,8 @@ async def _serve(kind: str, options: argparse.Namespace, script: Mapping[str, An
     key = os.environ.get("VLLM_API_KEY") if kind == "vllm" else options.api_key
     server = made(
         latency_s=float(script.get("latency_s", 0.0)),
+        token_s=float(script.get("token_s", 0.0)),
+        answers=script.get("answers"),
         faults=rules_from(script.get("faults", [])),
         token=key or "",
         die_after=script.get("die_after"),

@@ -27,6 +27,7 @@ class Job:
         self._connection = request.connection
         self._timer: asyncio.TimerHandle | None = None
         self._done = False
+        self._text = server.answer(prompt)
 
     def begin(self, rule: Rule | None) -> None:
         """Count it and schedule its answer."""
@@ -38,6 +39,8 @@ class Job:
         if fault == "hang":
             return
         delay_s = rule.delay_s if rule is not None and fault == "slow" else self.server.latency_s
+        if self.server.token_s:
+            delay_s += self.server.token_s * len(self.server.tokenizer.encode(self._text))
         if delay_s <= 0:
             self._answer(rule)
         else:
@@ -71,7 +74,7 @@ class Job:
             self.finish(self._generated(fault))
 
     def _generated(self, fault: str) -> Reply:
-        text: str | None = self.server.answer(self.prompt)
+        text: str | None = self._text
         if fault in ("empty", "null"):
             text = "" if fault == "empty" or "messages" not in self.body else None
         if fault == "think":

@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
+import itertools
 import json
 import os
 import re
@@ -45,7 +47,9 @@ class Standin:
 
     Args:
         latency_s: time that an answer takes.
-        answers: texts by key; the key is the prompt itself, what follows "Question" in it, or any part of it.
+        token_s: time that each of its tokens takes beside.
+        answers: texts by key; the key is the prompt itself, what follows "Question" in it, or any part of it.  A list
+            is gone through in turn, whatever is asked.
         faults: scripted faults, first match wins.
         nonce: what ``/health`` tells.
         token: the bearer token that every path but ``/health`` and ``/stat`` demands; "" for none.
@@ -60,7 +64,8 @@ class Standin:
         self,
         *,
         latency_s: float = 0.0,
-        answers: Mapping[str, str] | None = None,
+        token_s: float = 0.0,
+        answers: Mapping[str, str] | Sequence[str] | None = None,
         faults: Sequence[Rule] = (),
         nonce: str = "",
         token: str = "",
@@ -70,8 +75,9 @@ class Standin:
         ready_after_s: float = 0.0,
         tokenizer: Any = None,
     ) -> None:
-        self.latency_s = latency_s
-        self.answers = dict(answers or {})
+        self.latency_s, self.token_s = latency_s, token_s
+        self._turns = itertools.cycle(answers) if isinstance(answers, Sequence) else None
+        self.answers = dict(answers) if isinstance(answers, Mapping) else {}
         self.faults = list(faults)
         self.nonce = nonce
         self.token = token
@@ -220,7 +226,9 @@ class Standin:
         return str(body.get("text", ""))
 
     def answer(self, prompt: str) -> str:
-        """The text for a prompt: by the whole of it, by its key, by a part of it, else the default."""
+        """The next text in turn, or that for a prompt: by the whole of it, by its key, by a part of it, the default."""
+        if self._turns is not None:
+            return next(self._turns)
         if not self.answers or prompt in self.answers:
             return self.answers.get(prompt, OTHER_ANSWER if self.model_path == OTHER else DEFAULT_ANSWER)
         found = KEY.search(prompt)
@@ -330,9 +338,10 @@ class Loaded:
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
+        self._ids = functools.lru_cache(lambda text: tuple(inner.encode(text, add_special_tokens=False).ids))
 
     def encode(self, text: str) -> list[int]:
-        return list(self._inner.encode(text, add_special_tokens=False).ids)
+        return list(self._ids(text))
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._inner.decode(list(ids), skip_special_tokens=False))
