@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from engines.servers import MODEL, spec
 from support.checkpoints import changed, untied
+from support.endpoint_agent import EndpointAgent
 
 from pytest_areal_eval.checkpoint import load_tokenizer
 from pytest_areal_eval.controller import ControllerSettings, RolloutController
@@ -21,6 +22,11 @@ from pytest_areal_eval.schedulers.local import LocalScheduler
 BUILT = Path.home() / ".cache/pytest-areal-eval/engines"
 RECORDED = Path(__file__).parent / "recorded"
 ENGINES = {"vllm": (VLLMEngine, "vllm-0.32"), "sglang": (SGLangEngine, "sglang-0.5.23")}
+NO_WHITE_SPACE: Mapping[str, Mapping[str, Any]] = {
+    "vllm": {"structured-outputs-config": '{"backend": "xgrammar", "disable_any_whitespace": true}'},
+    "sglang": {"constrained-json-disable-any-whitespace": True},
+}
+"""In JSON, where the checkpoint would write it without end."""
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -33,7 +39,8 @@ def served(
     if not python.exists():
         pytest.skip(f"{python} is not there: make engines")
     folder = tmp_path_factory.mktemp(kind)
-    engine = ENGINES[kind][0](spec(kind, python=str(python), model=str(untied(folder / "tiny-math"))))
+    model = str(untied(folder / "tiny-math"))
+    engine = ENGINES[kind][0](spec(kind, python=str(python), model=model, args=NO_WHITE_SPACE[kind]))
     scheduler = LocalScheduler(log_dir=folder / "logs", gpus=())
     needs = Needs(env={"VLLM_SERVER_DEV_MODE": "1"})
     settings = ControllerSettings(restarts=0, start_timeout_s=600.0, needs=needs)
@@ -84,6 +91,36 @@ def test_what_the_server_can_do_is_known(served: tuple[str, RolloutController]) 
     info = controller.engine.info
     assert (info.context_length, info.model) == (2048, "tiny-math")
     assert info.concurrency >= 16
+
+
+def test_answers_are_held_to_schemas_and_calls_are_forced(served: tuple[str, RolloutController]) -> None:
+    """What a grammar leaves open is the checkpoint's choice, which knows no JSON."""
+    _, controller = served
+    number = {"type": "integer"}
+    schema = {"type": "object", "properties": {"sum": number}, "required": ["sum"], "additionalProperties": False}
+    both = {"type": "object", "properties": {"a": number, "b": number}, "required": ["a", "b"]}
+    tools = [{"type": "function", "function": {"name": name, "parameters": both}} for name in ("add", "multiply")]
+    ask = {"messages": [{"role": "user", "content": "What is 12 + 7?"}], "temperature": 0, "max_tokens": 64}
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    wrong = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "nonsense"}}}
+    named = {"type": "function", "function": {"name": "multiply"}}
+    agent = EndpointAgent(
+        ("/chat/completions", ask | {"response_format": form}),
+        ("/chat/completions", ask | {"tools": tools, "tool_choice": "required"}),
+        ("/chat/completions", ask | {"tools": tools, "tool_choice": named}),
+        ("/chat/completions", ask | {"response_format": wrong}),
+    )
+    controller.submit({}, agent, item_id="one")
+    assert controller.wait(timeout=120)[0].reward == 1.0
+    assert [status for status, _ in agent.said] == [200, 200, 200, 400], agent.said
+    held, required, chosen, refused = (body for _, body in agent.said)
+    assert list(json.loads(held["choices"][0]["message"]["content"])) == ["sum"]
+    for answer, names in ((required, ("add", "multiply")), (chosen, ("multiply",))):
+        (call,) = answer["choices"][0]["message"]["tool_calls"]
+        assert call["function"]["name"] in names
+        assert set(json.loads(call["function"]["arguments"])) == {"a", "b"}
+        assert answer["choices"][0]["finish_reason"] == "tool_calls"
+    assert 'Unsupported type "nonsense"' in refused["error"]["message"]
 
 
 def test_another_checkpoint_is_loaded_whole(served: tuple[str, RolloutController], tmp_path: Path) -> None:

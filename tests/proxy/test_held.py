@@ -12,6 +12,7 @@ from standin.engine import LocalEngine
 from standin.engines import VLLM, Hosted, SGLang
 from standin.server import Loaded, Running, Standin, in_thread
 from standin.tokens import ByteTokenizer
+from support.endpoint_agent import EndpointAgent
 
 from pytest_areal_eval.checkpoint import load_tokenizer
 from pytest_areal_eval.controller import ControllerSettings, RolloutController
@@ -19,8 +20,6 @@ from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo
 from pytest_areal_eval.engines.openai import OpenAIEngine
 from pytest_areal_eval.engines.sglang import SGLangEngine
 from pytest_areal_eval.engines.vllm import VLLMEngine
-from pytest_areal_eval.proxy.server import answer_here
-from pytest_areal_eval.workflows import context
 
 KINDS: dict[str, tuple[type[VLLMEngine] | type[SGLangEngine], type[Standin]]] = {
     "vllm": (VLLMEngine, VLLM),
@@ -52,25 +51,9 @@ def tokenizer() -> Any:
     return load_tokenizer(str(Path(__file__).parents[2] / "models/tiny-math"), need_template=True)
 
 
-class Agent:
-    """Asks the endpoint; keeps the answers, each a status and a decoded body."""
-
-    def __init__(self, *asks: tuple[str, dict[str, Any]]) -> None:
-        self.asks = asks
-        self.said: list[tuple[int, Any]] = []
-
-    async def arun_episode(self, engine: Any, data: dict[str, Any]) -> float:
-        """Ask one after the other."""
-        async with context.get().agents.proxy.session(engine) as session:
-            for path, body in self.asks:
-                status, _, text = await answer_here(session, path, body)
-                self.said.append((status, json.loads(text)))
-        return 1.0
-
-
 def ask(engine: Engine, server: Running, tokenizer: Any, *asks: tuple[str, dict[str, Any]]) -> list[tuple[int, Any]]:
     """What an agent is answered."""
-    agent = Agent(*asks)
+    agent = EndpointAgent(*asks)
     with attached(engine, server, tokenizer=tokenizer, messages=tokenizer is None) as controller:
         controller.rollout_batch([{"q": "x"}], agent)
     return agent.said
@@ -209,7 +192,7 @@ def test_a_hosted_api_gets_both_as_they_are() -> None:
 def test_what_cannot_be_honest_is_refused_by_name(options: dict[str, Any], said: str) -> None:
     engine = LocalEngine()
     engine.info = EngineInfo(schemas=True)
-    agent = Agent(("/chat/completions", ASK | options))
+    agent = EndpointAgent(("/chat/completions", ASK | options))
     settings = ControllerSettings(max_attempts=1)
     with RolloutController(engine, tokenizer=ByteTokenizer(), settings=settings) as controller:
         controller.initialize()
