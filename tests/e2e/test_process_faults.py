@@ -26,6 +26,10 @@ def test_gsm(rollout):
     {body}
 """
 SLOW = ["--latency-ms=150"]
+NO_GRACE = """
+from pytest_areal_eval.controller import instances, probe
+probe.PROBE_LIMIT_S, instances.STOP_GRACE_S = 0.5, 0.3  # a stopped process sees no SIGTERM
+"""
 
 
 def suite(rows: int = 200, body: str = "pass") -> str:
@@ -151,8 +155,8 @@ def test_a_server_that_dies_again_ends_the_run_with_all_that_had_finished(sessio
 
 def test_a_server_that_hangs_is_replaced(session: Session) -> None:
     """C80: a process that is alive and does not answer."""
-    settings = "max_concurrency=4, health_interval_s=0.3, silence_s=3.0"
-    session.write(suite(40), conftest=standin_conftest(SLOW, settings)).start()
+    settings = "max_concurrency=4, health_interval_s=0.3, silence_s=2.0"
+    session.write(suite(40), conftest=NO_GRACE + standin_conftest(SLOW, settings)).start()
     until(lambda: len(session.rows) > 5, "five episodes", 30)
     (pid,) = (pid for pid, command in session.processes("server.py").items() if "supervise" not in command)
     os.kill(pid, signal.SIGSTOP)

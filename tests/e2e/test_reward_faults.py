@@ -37,7 +37,7 @@ def grade(prompt, completions, prompt_ids, completion_ids, **columns):
 
 ROWS = [{"id": name, "question": name} for name in KINDS] + [{"id": f"more{n}", "question": "good"} for n in range(20)]
 
-@evaluation(ROWS, reward_fn=grade, reward_timeout=2)
+@evaluation(ROWS, reward_fn=grade, reward_timeout=1)
 def test_kinds(rollout):
     pass
 """

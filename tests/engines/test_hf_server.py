@@ -7,6 +7,7 @@ import json
 import shutil
 import signal
 import time
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -291,20 +292,33 @@ def broken_checkpoint(path: Path, fault: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("fault", "says"),
-    [
-        ("no directory", "no directory"),
-        ("torn weights", "cannot serve the checkpoint"),
-        ("missing weight", "lacks 1 weights, the first of them model.layers.3.mlp.up_proj.weight"),
-        ("no config", "cannot serve the checkpoint"),
-    ],
-)
-def test_a_broken_checkpoint_ends_with_one_short_message(tmp_path: Path, fault: str, says: str) -> None:
-    path = tmp_path / "ckpt"
-    if fault != "no directory":
-        broken_checkpoint(path, fault)
-    server = start_server(model=path)
+FAULTS = {
+    "no directory": "no directory",
+    "torn weights": "cannot serve the checkpoint",
+    "missing weight": "lacks 1 weights, the first of them model.layers.3.mlp.up_proj.weight",
+    "no config": "cannot serve the checkpoint",
+}
+
+
+@pytest.fixture(scope="module")
+def unservable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, tuple[Path, RunningServer]]]:
+    """A server for each fault, all started at once."""
+    folder = tmp_path_factory.mktemp("unservable")
+    paths = {fault: folder / fault.replace(" ", "-") for fault in FAULTS}
+    for fault, path in paths.items():
+        if fault != "no directory":
+            broken_checkpoint(path, fault)
+    started = {fault: (path, start_server(model=path)) for fault, path in paths.items()}
+    yield started
+    for _, server in started.values():
+        end(server)
+
+
+@pytest.mark.parametrize(("fault", "says"), FAULTS.items())
+def test_a_broken_checkpoint_ends_with_one_short_message(
+    unservable: Mapping[str, tuple[Path, RunningServer]], fault: str, says: str
+) -> None:
+    path, server = unservable[fault]
     _, errors = server.process.communicate(timeout=120)
     assert server.process.returncode == 78
     assert says in errors

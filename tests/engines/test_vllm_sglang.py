@@ -304,7 +304,7 @@ def test_a_token_that_looks_like_a_flag_is_a_token(
 def test_what_a_loading_server_does_is_told(
     kind: str, scheduler: LocalScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script(monkeypatch, start_s=3.0)
+    script(monkeypatch, start_s=1.5)
     events: list[Any] = []
     with started(make(kind, command=own_command(kind)), scheduler, events) as controller:
         controller.initialize()
