@@ -93,8 +93,8 @@ class Bench:
             raise SystemExit(f"{rows} rows, but the server saw {seen['n']:.0f} requests\n{ended.output[-2000:]}")
         return Measured(
             rows=rows,
-            cpu_s=costs["cpu_s"],
-            graders_cpu_s=costs["graders_cpu_s"],
+            cpu_s=ended.own_cpu_s,
+            graders_cpu_s=ended.children_cpu_s,
             wall_s=ended.wall_s,
             first_s=seen.get("first", costs["began"]) - ended.started_at,
             leave_s=ended.ended_at - seen.get("last", ended.ended_at),

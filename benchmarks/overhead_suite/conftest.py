@@ -1,4 +1,4 @@
-"""Attaches the evaluations of this folder to a server that runs already, and tells what this process cost."""
+"""Attaches the evaluations of this folder to a server that runs already, and tells what this process needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--tokenizer", help="checkpoint folder whose tokenizer and template are used; none: messages")
     parser.addoption("--in-flight", type=int, default=64)
     parser.addoption("--rows", type=int, default=500, help="tests of the bare suite")
-    parser.addoption("--costs", type=Path, help="JSON file for what this process cost")
+    parser.addoption("--costs", type=Path, help="JSON file for what this process needed")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -60,15 +60,9 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Write this process's cost and its children's (the graders), apart."""
+    """Write this process's peak of memory, and when its first test began."""
     path = config.getoption("--costs", None)
     if path is None:
         return
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    costs = {
-        "cpu_s": own.ru_utime + own.ru_stime,
-        "graders_cpu_s": children.ru_utime + children.ru_stime,
-        "rss_kb": own.ru_maxrss,
-        "began": config.stash.get(BEGAN, None),
-    }
-    path.write_text(json.dumps(costs))
+    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    path.write_text(json.dumps({"rss_kb": peak_kb, "began": config.stash.get(BEGAN, None)}))
