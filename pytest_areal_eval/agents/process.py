@@ -23,7 +23,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -152,7 +151,6 @@ class _Process:
                 episode_index=job.episode_index,
                 group_size=job.group_size,
                 seed=job.seed,
-                rng=Random(job.seed),
                 agents=SimpleNamespace(clients=self._clients),
             )
         )

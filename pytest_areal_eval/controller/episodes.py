@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from pytest_areal_eval.agents import Agents
@@ -28,6 +27,7 @@ from pytest_areal_eval.rewards.values import as_score
 from pytest_areal_eval.stats.cells import cells_state
 from pytest_areal_eval.stats.tracker import Trackers, adopt
 from pytest_areal_eval.workflows import context
+from pytest_areal_eval.workflows.prompts import Prompts
 
 TRACEBACK_LIMIT = 4000
 _PLAIN = frozenset({str, int, float, bool, type(None)})
@@ -117,6 +117,7 @@ class Surroundings:
     agents: Agents
     trackers: Trackers
     on_answer: Callable[[Answer, bool], None] | None = None
+    prompts: Prompts = field(default_factory=Prompts)
 
 
 async def run_episode(unit: Unit, around: Surroundings) -> Episode:
@@ -132,6 +133,7 @@ async def run_episode(unit: Unit, around: Surroundings) -> Episode:
         template_kwargs=item.template_kwargs,
         seed=seed,
         place=unit.place,
+        prompts=around.prompts,
         answers=item.answers.get(unit.index, ()),
         note=_note(unit, around.on_answer),
     )
@@ -143,9 +145,9 @@ async def run_episode(unit: Unit, around: Surroundings) -> Episode:
             episode_index=unit.index,
             group_size=len(item.episodes),
             seed=seed,
-            rng=Random(seed),
             reward_pool=around.reward_pool,
             agents=around.agents,
+            prompts=around.prompts,
             place=unit.place,
         )
     )

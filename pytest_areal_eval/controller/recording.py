@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import uuid
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from pytest_areal_eval.controller.place import Place
 from pytest_areal_eval.engines.base import EngineInfo
 from pytest_areal_eval.errors import PromptTooLong
 from pytest_areal_eval.journal.answers import Answer, request_key, response_of, response_to_dict
-from pytest_areal_eval.workflows.rlvr import chat_ids
+from pytest_areal_eval.workflows.prompts import Prompts
 
 Note = Callable[[int, str, Mapping[str, Any], bool], None]
 """Receives each answer before the workflow does: (number of the request, its key, the response, whether it is old)."""
@@ -51,6 +51,7 @@ class EpisodeEngine:
         template_kwargs: the evaluation's chat template arguments.
         place: the episode's place among those in flight, which each request needs.
         seed: the episode's; request ``i`` gets ``seed + i`` unless it brings its own or is greedy.
+        prompts: the run's rendered ones.
         answers: what was answered in an earlier run; the same request at the same place gets the same answer.
         note: receives each answer before the workflow does.
     """
@@ -66,6 +67,7 @@ class EpisodeEngine:
         template_kwargs: Mapping[str, Any] | None = None,
         seed: int | None = None,
         place: Place | None = None,
+        prompts: Prompts | None = None,
         answers: Sequence[Answer] = (),
         note: Note | None = None,
     ) -> None:
@@ -82,6 +84,7 @@ class EpisodeEngine:
         self._clock = clock
         self._seed = seed
         self._place = place
+        self._prompts = prompts or Prompts()
         self._answers = {(answer.request, answer.key): answer for answer in answers}
         self._note = note
 
@@ -102,7 +105,7 @@ class EpisodeEngine:
                 "use gconfig.new(n_samples=1) and call agenerate again for another"
             )
         # AReaL's workflows send one request object several times at once, or name requests by their item.
-        request = dataclasses.replace(req, rid=f"{req.rid}-{uuid.uuid4().hex[:12]}", gconfig=self._sampling(req))
+        request = dataclasses.replace(req, rid=f"{req.rid}-{secrets.token_hex(6)}", gconfig=self._sampling(req))
         self.requests += 1
         number = self.requests
         self.asked = request
@@ -143,7 +146,7 @@ class EpisodeEngine:
         if self.tokenizer is None or has_pictures(messages):
             return ModelRequest(messages=[dict(m) for m in messages], template_kwargs=template, gconfig=gconfig)
         return ModelRequest(
-            input_ids=chat_ids(self.tokenizer, list(messages), template),
+            input_ids=self._prompts.ids(self.tokenizer, list(messages), template),
             gconfig=gconfig.new_with_stop_and_pad_token_ids(self.tokenizer),
             tokenizer=self.tokenizer,
         )
@@ -169,7 +172,7 @@ class EpisodeEngine:
             return request.prompt_text
         tokenizer = request.tokenizer or self.tokenizer
         if request.input_ids and tokenizer is not None:
-            request.prompt_text = str(tokenizer.decode(request.input_ids))
+            request.prompt_text = self._prompts.text(tokenizer, request.input_ids)
             return request.prompt_text
         return _content((request.messages or [{}])[-1].get("content"))
 

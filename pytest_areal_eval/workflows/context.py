@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cached_property
 from random import Random
 from typing import Any
 
@@ -22,10 +23,10 @@ class WorkflowContext:
         episode_index: which of the item's episodes this is.
         group_size: how many episodes the item has.
         seed: the request seed derived from (run seed, item id, episode index).
-        rng: an episode-local random generator seeded with it; use this one, not the global generator.
         reward_pool: the killable pool that grades; None outside a controller.
         agents: the endpoint that agents talk to, the processes that they run in and HTTP clients; None where no episode
             runs, the clients alone in an agent's process.
+        prompts: what is rendered once for all episodes of an item; None outside a controller.
         place: its place among the episodes in flight, given up while it is graded.
     """
 
@@ -36,10 +37,15 @@ class WorkflowContext:
     episode_index: int = 0
     group_size: int = 1
     seed: int | None = None
-    rng: Random | None = None
     reward_pool: Any = None
     agents: Any = None
+    prompts: Any = None
     place: Any = None
+
+    @cached_property
+    def rng(self) -> Random | None:
+        """A random generator of the episode's own, seeded with its seed; use this one, not the global generator."""
+        return None if self.seed is None else Random(self.seed)
 
 
 _current: ContextVar[WorkflowContext | None] = ContextVar("areal_eval_episode", default=None)

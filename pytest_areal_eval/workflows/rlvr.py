@@ -18,9 +18,8 @@ from pytest_areal_eval.api import (
     Score,
 )
 from pytest_areal_eval.rewards.wrapper import AsyncRewardWrapper
-
-PROMPTS_KEPT = 64
-"""An item's episodes start one after the other, so few prompts serve all of them; each costs about 0.3 ms to make."""
+from pytest_areal_eval.workflows import context
+from pytest_areal_eval.workflows.prompts import Prompts
 
 
 class RLVRWorkflow(RolloutWorkflow):
@@ -63,7 +62,6 @@ class RLVRWorkflow(RolloutWorkflow):
             self.template_kwargs["enable_thinking"] = enable_thinking
         self._get_input_ids = _resolve(get_input_ids_fn)
         self._extract_prompt = _resolve(data_extract_prompt_fn)
-        self._prompts: dict[str, tuple[list[int], str]] = {}
         self._grader = AsyncRewardWrapper(reward_fn, reward_timeout_s, reward_range=reward_range)
 
     async def arun_episode(self, engine: InferenceEngine, data: dict[str, Any]) -> Any:
@@ -89,24 +87,14 @@ class RLVRWorkflow(RolloutWorkflow):
         if self.tokenizer is None:
             messages = [{"role": "user", "content": source}] if isinstance(source, str) else list(source)
             return ModelRequest(messages=messages, gconfig=gconfig, template_kwargs=dict(self.template_kwargs))
+        prompts = _prompts()
         if self._get_input_ids:
             thinking = self.template_kwargs.get("enable_thinking", False)
             ids = list(self._get_input_ids(source, self.tokenizer, thinking))
-            text = self.tokenizer.decode(ids)
         else:
-            ids, text = self._prompt(source)
-        return ModelRequest(input_ids=list(ids), gconfig=gconfig, tokenizer=self.tokenizer, prompt_text=text)
-
-    def _prompt(self, source: Any) -> tuple[list[int], str]:
-        """A conversation's ids and text; the last ones are kept."""
-        key = repr(source)
-        found = self._prompts.get(key)
-        if found is None:
-            ids = chat_ids(self.tokenizer, source, self.template_kwargs)
-            if len(self._prompts) == PROMPTS_KEPT:
-                del self._prompts[next(iter(self._prompts))]
-            found = self._prompts[key] = ids, self.tokenizer.decode(ids)
-        return found
+            ids = prompts.ids(self.tokenizer, source, self.template_kwargs)
+        text = prompts.text(self.tokenizer, ids)
+        return ModelRequest(input_ids=ids, gconfig=gconfig, tokenizer=self.tokenizer, prompt_text=text)
 
     def _texts(self, request: ModelRequest, response: ModelResponse) -> tuple[str, str]:
         if self.tokenizer is None or request.messages is not None:
@@ -119,14 +107,10 @@ class RLVRWorkflow(RolloutWorkflow):
         return request.prompt_text or "", completion
 
 
-def chat_ids(tokenizer: Any, messages: Any, template_kwargs: Mapping[str, Any]) -> list[int]:
-    """Token ids of a conversation with the generation prompt: one tokenization, no special token added twice."""
-    if isinstance(messages, str):
-        messages = [{"role": "user", "content": messages}]
-    ids = tokenizer.apply_chat_template(
-        list(messages), tokenize=True, add_generation_prompt=True, return_dict=False, **template_kwargs
-    )
-    return list(ids)
+def _prompts() -> Prompts:
+    """The run's; outside of one, nothing is kept."""
+    kept: Prompts | None = context.get().prompts
+    return kept or Prompts()
 
 
 def load_tokenizer(path: str) -> Any:

@@ -1,0 +1,93 @@
+"""A conversation is rendered once for all episodes of its item, however they ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from standin.engine import LocalEngine
+from standin.tokens import ByteTokenizer
+
+from pytest_areal_eval.controller import RolloutController
+from pytest_areal_eval.workflows import RLVRWorkflow
+from pytest_areal_eval.workflows.prompts import KEPT, Prompts
+
+CHAT = [{"role": "user", "content": "6*7?"}]
+
+
+class Counting(ByteTokenizer):
+    """Counts what it does."""
+
+    def __init__(self) -> None:
+        self.rendered = self.decoded = 0
+
+    def apply_chat_template(self, *args: Any, **options: Any) -> Any:
+        self.rendered += 1
+        return super().apply_chat_template(*args, **options)
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        self.decoded += not skip_special_tokens
+        return super().decode(ids, skip_special_tokens)
+
+
+async def ask(engine: Any, item: dict[str, Any]) -> float:
+    return float("42" in (await engine.chat(item["messages"])).text)
+
+
+def test_episodes_that_chat_render_their_item_once() -> None:
+    tokenizer = Counting()
+    with RolloutController(LocalEngine(), tokenizer=tokenizer) as controller:
+        controller.initialize()
+        (rollout,) = controller.rollout_batch([{"messages": CHAT}], ask, group_size=4)
+    assert [e.prompt for e in rollout.episodes] == ["<user>6*7?</user>\n<assistant>"] * 4
+    assert (tokenizer.rendered, tokenizer.decoded) == (1, 1)
+
+
+def test_workflows_of_a_run_share_what_is_rendered() -> None:
+    tokenizer = Counting()
+    with RolloutController(LocalEngine(), tokenizer=tokenizer) as controller:
+        controller.initialize()
+        controller.rollout_batch([{"messages": CHAT}], ask)
+        controller.rollout_batch([{"messages": CHAT}], RLVRWorkflow("math.hypot", tokenizer=tokenizer), group_size=2)
+    assert tokenizer.rendered == 1
+
+
+def test_ids_that_were_given_out_may_be_changed() -> None:
+    prompts, tokenizer = Prompts(), ByteTokenizer()
+    first = prompts.ids(tokenizer, CHAT, {})
+    first.append(0)
+    assert prompts.ids(tokenizer, CHAT, {}) == first[:-1]
+
+
+@pytest.mark.parametrize("template", [{"enable_thinking": True}, {"enable_thinking": False}])
+def test_another_template_argument_is_another_prompt(template: dict[str, Any]) -> None:
+    prompts, tokenizer = Prompts(), ByteTokenizer()
+    prompts.ids(tokenizer, CHAT, {"enable_thinking": not template["enable_thinking"]})
+    text = prompts.text(tokenizer, prompts.ids(tokenizer, CHAT, template))
+    assert text.endswith("<think>\n") == template["enable_thinking"]
+
+
+def test_a_tool_given_as_a_function_is_rendered_each_time() -> None:
+    """Its only name is its address, which another function may have next."""
+    prompts, tokenizer = Prompts(), Counting()
+    for _ in range(2):
+        prompts.ids(tokenizer, CHAT, {"tools": [lambda: None]})
+    assert tokenizer.rendered == 2
+
+
+def test_the_oldest_prompt_goes_first() -> None:
+    prompts, tokenizer = Prompts(), Counting()
+    for number in range(KEPT + 1):
+        prompts.ids(tokenizer, str(number), {})
+    prompts.ids(tokenizer, str(KEPT), {})
+    assert tokenizer.rendered == KEPT + 1
+    prompts.ids(tokenizer, "0", {})
+    assert tokenizer.rendered == KEPT + 2
+
+
+def test_tokenizers_are_kept_apart() -> None:
+    prompts, one, other = Prompts(), Counting(), Counting()
+    for tokenizer in (one, other):
+        prompts.ids(tokenizer, CHAT, {})
+    assert (one.rendered, other.rendered) == (1, 1)
