@@ -26,6 +26,10 @@ MOST_UNREPORTED = 256
 """Finished items that may wait for their report: 0.2 s of reporting, so that the end is near when the last one is done,
 and no more of their completions in memory."""
 
+THRESHOLDS = (10_000, 10, 10)
+"""The garbage collector's while rollouts run.  Going through lists of token ids is slow, and most are soon gone: with
+Python's own (700, 10, 10) collecting takes a twelfth of the process's time, with these a seventieth."""
+
 
 @dataclass(slots=True)
 class Ticket:
@@ -120,9 +124,12 @@ class Inbox:
         self._keeping_up = True
         gc.unfreeze()
         gc.freeze()
+        before = gc.get_threshold()
+        gc.set_threshold(*THRESHOLDS)
         try:
             yield
         finally:
+            gc.set_threshold(*before)
             gc.freeze()
             self._keeping_up = False
             self._resume()

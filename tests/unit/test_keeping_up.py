@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
 
-from pytest_areal_eval.inbox import MOST_UNREPORTED, Inbox
+from pytest_areal_eval.inbox import MOST_UNREPORTED, THRESHOLDS, Inbox
 
 
 class Controller:
@@ -68,3 +69,10 @@ def test_the_engine_never_waits_for_tests_that_report_nothing(inbox: Inbox) -> N
     controller = Controller()
     finish(inbox, controller, 10 * MOST_UNREPORTED)
     assert not controller.paused
+
+
+def test_the_garbage_collector_gets_its_thresholds_back(inbox: Inbox) -> None:
+    before = gc.get_threshold()
+    with inbox.keeping_up():
+        assert gc.get_threshold() == THRESHOLDS
+    assert gc.get_threshold() == before
