@@ -5,7 +5,6 @@ Invariant: nothing here turns a failed session into a passed one; 16 means that 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -87,8 +86,7 @@ class Conclusion:
             plural = "" if session.testsfailed == 1 else "s"
             raise session.Interrupted(f"{session.testsfailed} error{plural} during collection")
         live = LiveLine(self.config, self.board, self.run.events)
-        threading.Thread(target=_load_what_the_end_needs, name="areal-eval-load", daemon=True).start()
-        CompletionOrder(session, self.evaluations, live).run()
+        CompletionOrder(session, self.evaluations, live, idle=_load_what_the_end_needs).run()
         return True
 
     def expect_gates(self, session: pytest.Session) -> None:
@@ -178,12 +176,16 @@ class Conclusion:
 
 
 def _load_what_the_end_needs() -> None:
-    """Import the table and the intervals while rollouts run: a quarter of a second that the end is spared."""
+    """Import the table and the intervals while rollouts run: a quarter of a second that the end is spared.
+
+    Not before: the tokenizer's libraries are imported then, and two imports take turns.
+    """
     import rich.console
     import rich.table
     import scipy.special
+    import tabulate
 
-    del rich, scipy
+    del rich, scipy, tabulate
 
 
 def _exit_status_of(failure: ArealEvalError) -> int:

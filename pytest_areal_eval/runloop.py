@@ -7,7 +7,7 @@ then every item goes through pytest's own protocol as soon as its rollout is don
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,12 +31,20 @@ class CompletionOrder:
         session: pytest's session.
         evaluations: ours.
         live: the line that shows what is awaited.
+        idle: called once, as soon as rollouts are in flight and there is nothing to report.
     """
 
-    def __init__(self, session: pytest.Session, evaluations: EvaluationSession, live: LiveLine) -> None:
+    def __init__(
+        self,
+        session: pytest.Session,
+        evaluations: EvaluationSession,
+        live: LiveLine,
+        idle: Callable[[], None] = lambda: None,
+    ) -> None:
         self.session = session
         self.evaluations = evaluations
         self.live = live
+        self._idle: Callable[[], None] | None = idle
 
     def run(self) -> None:
         """Run every collected test.
@@ -105,11 +113,17 @@ class CompletionOrder:
         following = next(rest)
         while left:
             with self.live.running(group):
-                item = self.evaluations.inbox.next_completed(group, left.keys(), self.live.tick)
+                item = self.evaluations.inbox.next_completed(group, left.keys(), self._tick)
             del left[item]
             while following not in left and left:
                 following = next(rest)
             self._run_one(item, following if left else after)
+
+    def _tick(self) -> None:
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle()
+        self.live.tick()
 
     def _in_order(self, block: Sequence[pytest.Item], after: pytest.Item | None) -> None:
         for item, following in zip(block, [*block[1:], after], strict=True):
