@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import uuid
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -144,7 +144,7 @@ class ModelRequest:
     ``messages`` is set instead of ``input_ids`` where the server applies the chat template itself.
     """
 
-    rid: str = field(default_factory=lambda: uuid.uuid4().hex)
+    rid: str = field(default_factory=lambda: secrets.token_hex(16))
     input_ids: list[int] = field(default_factory=list)
     gconfig: GenerationHyperparameters = field(default_factory=GenerationHyperparameters)
     metadata: dict[str, Any] = field(default_factory=dict)

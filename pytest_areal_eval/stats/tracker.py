@@ -201,9 +201,10 @@ class Trackers:
 
     def add(self, cells: Mapping[str, Cell]) -> None:
         """Add what an episode came to; a key that is something else already gets the type behind it."""
+        tracker = self.get()
         for key, cell in cells.items():
             same = self._types.get(key, cell.type) is cell.type
-            self.get()._add(key if same else f"{key} ({cell.type})", cell)
+            tracker._add(key if same else f"{key} ({cell.type})", cell)
 
     def _take(self, reset: bool) -> dict[str, Cell]:
         with self._lock:
