@@ -1,38 +1,30 @@
-"""One run of a workflow on one item, and the one place that decides how it ended."""
+"""One run of a workflow on one item."""
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import hashlib
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pytest_areal_eval.agents import Agents
-from pytest_areal_eval.api import Episode, EpisodeStatus, GenerationHyperparameters, Rollout, Score
+from pytest_areal_eval.api import Episode, EpisodeStatus, GenerationHyperparameters, Rollout
 from pytest_areal_eval.controller.client import EngineClient
 from pytest_areal_eval.controller.clock import Clock
+from pytest_areal_eval.controller.outcome import Outcome, fault, judge
 from pytest_areal_eval.controller.place import Place
 from pytest_areal_eval.controller.recording import EpisodeEngine, Note
 from pytest_areal_eval.engines.base import Engine
-from pytest_areal_eval.errors import AgentError, ArealEvalError, EngineLost, GraderError, GraderTimeout, PromptTooLong
 from pytest_areal_eval.journal.answers import Answer
-from pytest_areal_eval.rewards.answers import unfinished_thinking
 from pytest_areal_eval.rewards.pool import RewardPool
-from pytest_areal_eval.rewards.values import as_score
 from pytest_areal_eval.stats.cells import cells_state
 from pytest_areal_eval.stats.tracker import Trackers, adopt
 from pytest_areal_eval.workflows import context
 from pytest_areal_eval.workflows.prompts import Prompts
 
-TRACEBACK_LIMIT = 4000
 _PLAIN = frozenset({str, int, float, bool, type(None)})
-_PACKAGE = str(Path(__file__).parents[1])
-_ASYNCIO = str(Path(asyncio.__file__).parent)
 
 
 @dataclass(eq=False, slots=True)
@@ -95,16 +87,6 @@ class Unit:
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What an episode came to, before its record is added."""
-
-    status: EpisodeStatus
-    score: Score | None = None
-    error: str = ""
-    traceback: str = ""
-
-
 @dataclass(frozen=True)
 class Surroundings:
     """What every episode of a run shares."""
@@ -137,30 +119,33 @@ async def run_episode(unit: Unit, around: Surroundings) -> Episode:
         answers=item.answers.get(unit.index, ()),
         note=_note(unit, around.on_answer),
     )
-    context.set(
-        context.WorkflowContext(
-            task_id=item.task_id,
-            item_id=item.item_id,
-            evaluation=item.evaluation,
-            episode_index=unit.index,
-            group_size=len(item.episodes),
-            seed=seed,
-            reward_pool=around.reward_pool,
-            agents=around.agents,
-            prompts=around.prompts,
-            place=unit.place,
-        )
-    )
+    context.set(_context(unit, around, seed))
     recorded = adopt(around.trackers)
     outcome = await _outcome(unit, engine)
     texts: tuple[str, str] = "", ""
     try:
         texts = engine.prompt(), engine.completion()
     except Exception as error:  # whatever the workflow's own tokenizer raises
-        outcome = _fault(error, unit, engine)
+        outcome = fault(error, unit, engine)
     episode = _episode(unit, engine, outcome, texts, seed, started_at, time.perf_counter() - started)
     # A copy, since a thread of the workflow's may outlive it.
     return dataclasses.replace(episode, stats=cells_state(dict(recorded))) if recorded else episode
+
+
+def _context(unit: Unit, around: Surroundings, seed: int) -> context.WorkflowContext:
+    item = unit.submission
+    return context.WorkflowContext(
+        task_id=item.task_id,
+        item_id=item.item_id,
+        evaluation=item.evaluation,
+        episode_index=unit.index,
+        group_size=len(item.episodes),
+        seed=seed,
+        reward_pool=around.reward_pool,
+        agents=around.agents,
+        prompts=around.prompts,
+        place=unit.place,
+    )
 
 
 def _note(unit: Unit, on_answer: Callable[[Answer, bool], None] | None) -> Note | None:
@@ -219,66 +204,9 @@ async def _outcome(unit: Unit, engine: EpisodeEngine) -> Outcome:
     try:
         async with unit.clock:
             value = await item.workflow.arun_episode(engine, _fresh(item.data))
-        return _judge(value, where, engine)
+        return judge(value, where, engine)
     except BaseException as error:  # SystemExit or pytest's outcomes in a workflow must not end the loop
-        return _fault(_single(error), unit, engine)
-
-
-def _judge(value: Any, where: str, engine: EpisodeEngine) -> Outcome:
-    if value is None:
-        return Outcome(EpisodeStatus.REJECTED, error="the workflow returned None: it rejected the episode")
-    score = as_score(value, where)
-    return Outcome(_scored_status(engine), score, traceback=score.failure[-TRACEBACK_LIMIT:])
-
-
-def _scored_status(engine: EpisodeEngine) -> EpisodeStatus:
-    """How the last answer ended; without a request there is nothing to hold against the score."""
-    if not engine.exchanges:
-        return EpisodeStatus.SCORED
-    request, response = engine.exchanges[-1]
-    text = engine.completion()
-    if _thinks_still(engine.prompt() if request.input_ids else "", text):
-        return EpisodeStatus.UNFINISHED_THINKING
-    if not text.strip() and response.stop_reason != "tool_calls":
-        return EpisodeStatus.EMPTY
-    return EpisodeStatus.TRUNCATED if response.stop_reason == "length" else EpisodeStatus.SCORED
-
-
-def _thinks_still(prompt: str, text: str) -> bool:
-    """Whether the answer ended inside its thinking, which some templates open at the very end of the prompt."""
-    return unfinished_thinking(text) or ("</think>" not in text and prompt.rstrip().endswith("<think>"))
-
-
-def _fault(error: BaseException, unit: Unit, engine: EpisodeEngine) -> Outcome:
-    if unit.submission.cancelled:
-        raise asyncio.CancelledError
-    if unit.verdict is not None:
-        return Outcome(unit.verdict[0], error=unit.verdict[1])
-    if unit.clock.expired:
-        return Outcome(EpisodeStatus.TIMEOUT, error=_late(unit, engine))
-    if isinstance(error, GraderTimeout | GraderError):
-        timed_out = isinstance(error, GraderTimeout)
-        status = EpisodeStatus.GRADER_TIMEOUT if timed_out else EpisodeStatus.GRADER_ERROR
-        trace = str(getattr(error, "traceback", "") or "")
-        return Outcome(status, Score(0.0), error=str(error), traceback=trace[-TRACEBACK_LIMIT:])
-    if isinstance(error, AgentError):
-        return Outcome(EpisodeStatus.WORKFLOW_ERROR, error=str(error), traceback=error.traceback[-TRACEBACK_LIMIT:])
-    if isinstance(error, PromptTooLong):
-        return Outcome(EpisodeStatus.PROMPT_TOO_LONG, error=str(error))
-    if isinstance(error, EngineLost):
-        return Outcome(EpisodeStatus.ENGINE_LOST, error=str(error))
-    return Outcome(
-        EpisodeStatus.WORKFLOW_ERROR,
-        error=f"{type(error).__name__}: {error}" if str(error) else f"the workflow raised {type(error).__name__}",
-        traceback=user_frames(error),
-    )
-
-
-def _late(unit: Unit, engine: EpisodeEngine) -> str:
-    limit = f"no result within {unit.clock.limit_s:g} s"
-    if engine.requests > len(engine.exchanges):
-        return f"{limit}: request {engine.requests} was unanswered ({engine.progress})"
-    return f"{limit}: all {engine.requests} requests were answered; the workflow or its grader was still at work"
+        return fault(error, unit, engine)
 
 
 def _episode(
@@ -317,23 +245,6 @@ def _episode(
         traceback=outcome.traceback,
         transcript=tuple(engine.transcript),
     )
-
-
-def user_frames(error: BaseException) -> str:
-    """The traceback without this package's and asyncio's frames; whole if nothing else is left of a bug of ours."""
-    whole = traceback.TracebackException.from_exception(error)
-    kept = [f for f in whole.stack if not f.filename.startswith((_PACKAGE, _ASYNCIO))]
-    if not kept and isinstance(error, ArealEvalError):
-        return ""  # its message says all
-    whole.stack = traceback.StackSummary.from_list(kept or whole.stack)
-    return "".join(whole.format(chain=False))[-TRACEBACK_LIMIT:]
-
-
-def _single(error: BaseException) -> BaseException:
-    """The one exception inside a group, as task groups raise it."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
 
 
 def _fresh(value: Any) -> Any:
