@@ -32,7 +32,7 @@ class Loss:
         why: for a person.
         exit_code: its process's, where it exited.
         again: another start may help.
-        refused: nothing listens at its address any more.
+        refused: nothing listens at its address any more, and its scheduler does not know why.
     """
 
     why: str

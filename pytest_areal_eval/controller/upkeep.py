@@ -152,7 +152,7 @@ class Upkeep:
             end = await self._end_of(member)
             if end is not None:
                 member.status = end
-                await self._recovery.lose(member, Loss(why_gone(end), end.exit_code, refused=refused))
+                await self._recovery.lose(member, Loss(why_gone(end), end.exit_code))
             else:
                 await self._recovery.lose(member, Loss(reading.text, refused=refused))
 

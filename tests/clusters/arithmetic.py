@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ITEMS = 200
+ITEMS = 48
+SOME = f"--limit={ITEMS}"
+"""Each session draws the same ones."""
 
 
 def evaluate(*options: str, env: Mapping[str, str] = os.environ) -> subprocess.CompletedProcess[str]:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import ray_cluster
 import slurm_cluster
-from arithmetic import evaluate, rewards
+from arithmetic import SOME, evaluate, rewards
 from support.sessions import Session
 
 from pytest_areal_eval.schedulers.ray.scheduler import RayScheduler
+from pytest_areal_eval.schedulers.slurm import jobs
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +21,7 @@ def slurm() -> Iterator[None]:
     """Slurm can be started here; a test's own fixture says of what shape."""
     need(slurm_cluster.missing())
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "QUERY_PAUSE_S", 0.2)  # it is this cluster's only user
         patch.setenv("SLURM_CONF", str(slurm_cluster.FOLDER / "slurm.conf"))
         yield
     slurm_cluster.stop()
@@ -52,9 +54,9 @@ def connected(ray_cluster_address: str, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="session")
 def rewards_here(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, float]:
-    """What one local replica earns on each item of the shipped evaluation, greedily."""
+    """What one local replica earns on some items of the shipped evaluation, greedily."""
     folder = tmp_path_factory.mktemp("local")
-    done = evaluate("--backend=hf:d1", f"--results-dir={folder}")
+    done = evaluate("--backend=hf:d1", SOME, f"--results-dir={folder}")
     assert done.returncode == 0, done.stdout + done.stderr
     return rewards(folder)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import ray_cluster as cluster
-from arithmetic import ITEMS, evaluate, rewards
+from arithmetic import ITEMS, SOME, evaluate, rewards
 from standin.engine import StandinEngine
 from support import standin_sessions as standins
 from support.fleet_contract import FleetContract, QueueContract, all_ready, nonces_of, running, servers
@@ -107,7 +107,9 @@ class TestSessions:
     def test_three_replicas_score_each_item_as_one_does_here(
         self, address: str, tmp_path: Path, rewards_here: Mapping[str, float]
     ) -> None:
-        done = evaluate("--scheduler=ray", f"--ray-address={address}", "--backend=hf:d3", f"--results-dir={tmp_path}")
+        done = evaluate(
+            "--scheduler=ray", f"--ray-address={address}", "--backend=hf:d3", SOME, f"--results-dir={tmp_path}"
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         assert len(rewards_here) == ITEMS
         assert rewards(tmp_path) == rewards_here
@@ -115,7 +117,7 @@ class TestSessions:
     def test_more_gpus_than_the_cluster_has_is_a_usage_error(self, address: str, tmp_path: Path) -> None:
         done = evaluate("--scheduler=ray", f"--ray-address={address}", "--backend=hf:d13", f"--results-dir={tmp_path}")
         assert done.returncode == 4, done.stdout + done.stderr
-        assert "12 GPUs on 3 nodes" in done.stdout + done.stderr
+        assert "12 GPUs and 24 CPUs on 3 nodes" in done.stdout + done.stderr
 
 
 class TestLostHead:

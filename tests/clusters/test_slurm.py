@@ -32,7 +32,7 @@ from pytest_areal_eval.errors import CannotFit, ConfigError, SchedulerError
 from pytest_areal_eval.schedulers import processes
 from pytest_areal_eval.schedulers.base import InstanceSpec, Lost, Shape, State
 from pytest_areal_eval.schedulers.rendezvous import Rendezvous
-from pytest_areal_eval.schedulers.slurm import SlurmScheduler, commands
+from pytest_areal_eval.schedulers.slurm import SlurmScheduler, commands, jobs
 
 pytestmark = [pytest.mark.usefixtures("three_nodes"), pytest.mark.timeout(90)]
 FOUR_GPUS = Shape(gpus_per_node=4)
@@ -187,7 +187,7 @@ class TestFaults:
         nonce_at(place.host, place.port)
         os.kill(int((cluster.FOLDER / "run" / "slurmctld.pid").read_text()), signal.SIGTERM)
         try:
-            time.sleep(2)  # what squeue said last is good for so long
+            time.sleep(jobs.QUERY_PAUSE_S)  # what squeue said last is good for so long
             with pytest.raises(SchedulerError, match=r"squeue .* (failed|gave no answer)"):
                 status_of(scheduler, handle)
             assert nonce_at(place.host, place.port) == place.nonce
