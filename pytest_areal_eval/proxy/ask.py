@@ -49,6 +49,7 @@ class Ask:
         n: how many answers are wanted; each is a request of its own.
         logprobs: whether the sampled tokens' log-probabilities are.
         form: what the answer is held to, as chat's ``response_format``; None for nothing.
+        form_field: how the API calls it.
         forced: names of the functions, one of which has to be called; none where the model may choose.
         previous: id of the answer whose conversation goes on.
         instructions: how many of the first messages hold for this request alone.
@@ -62,6 +63,7 @@ class Ask:
     n: int = 1
     logprobs: bool = False
     form: Mapping[str, Any] | None = None
+    form_field: str = "response_format"
     forced: tuple[str, ...] = ()
     previous: str | None = None
     instructions: int = 0
@@ -205,11 +207,11 @@ def read_tools(body: Body, tools: list[dict[str, Any]]) -> dict[str, Any]:
     return {"tools": tools, "forced": tuple(names)}
 
 
-def read_form(form: Any, param: str) -> dict[str, Any] | None:
-    """What an answer is held to, in the chat API's form; None for plain text.
+def read_form(form: Any, param: str) -> dict[str, Any]:
+    """What an answer is held to, as fields of :class:`Ask`; none for plain text.
 
     Args:
-        form: of the chat API, or of Responses, which has the schema beside the type.
+        form: of the chat API, or of the others, which have the schema beside the type.
         param: the field's name.
 
     Raises:
@@ -217,16 +219,17 @@ def read_form(form: Any, param: str) -> dict[str, Any] | None:
     """
     kind = form.get("type") if isinstance(form, Mapping) else form
     if kind in (None, "text"):
-        return None
+        return {}
     if kind == "json_object":
-        return {"type": kind}
+        return {"form": {"type": kind}, "form_field": param}
     said = form.get("json_schema", form) if kind == "json_schema" else None
     if not isinstance(said, Mapping) or not isinstance(said.get("schema"), Mapping):
         raise RefusedError(
             f"{param}={form!r:.200} is neither json_object nor a json_schema with its schema", param=param
         )
     named = {name: said[name] for name in ("description", "strict") if said.get(name) is not None}
-    return {"type": kind, "json_schema": {"name": said.get("name") or "answer", "schema": said["schema"], **named}}
+    schema = {"name": said.get("name") or "answer", "schema": said["schema"], **named}
+    return {"form": {"type": kind, "json_schema": schema}, "form_field": param}
 
 
 def function_tool(schema: Mapping[str, Any]) -> dict[str, Any]:

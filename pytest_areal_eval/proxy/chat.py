@@ -42,7 +42,7 @@ def read_chat(body: Body) -> Ask:
         template_kwargs=options,
         n=read_count(body),
         logprobs=bool(body.get("logprobs")),
-        form=read_form(body.get("response_format"), "response_format"),
+        **read_form(body.get("response_format"), "response_format"),
     )
 
 

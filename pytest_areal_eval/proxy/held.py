@@ -35,7 +35,7 @@ def hold(ask: Ask, request: ModelRequest, engine: EpisodeEngine) -> str:
     """
     if ask.form is None and not ask.forced:
         return ""
-    param = CHOICE if ask.forced else FORMAT
+    param = CHOICE if ask.forced else ask.form_field
     if not engine.info.schemas:
         said = "this engine cannot hold an answer to a JSON schema; leave it out, or use --backend=vllm or sglang"
         raise RefusedError(f"{param}: {said}", param=param)

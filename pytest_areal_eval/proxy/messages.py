@@ -13,6 +13,7 @@ from pytest_areal_eval.proxy.ask import (
     RefusedError,
     content_of,
     function_tool,
+    read_form,
     read_list,
     read_sampling,
     read_tools,
@@ -41,6 +42,7 @@ def read(body: Body) -> Ask:
     return Ask(
         messages=messages,
         **read_tools(body, tools),
+        **read_form((body.get("output_config") or {}).get("format"), "output_config.format"),
         sampling=read_sampling(body),
         template_kwargs=thinks,
     )

@@ -41,7 +41,7 @@ def read(body: Body) -> Ask:
     return Ask(
         messages=messages,
         **read_tools(body, tools),
-        form=read_form((body.get("text") or {}).get("format"), "text.format"),
+        **read_form((body.get("text") or {}).get("format"), "text.format"),
         sampling=read_sampling(body, able=("previous_response_id",)),
         previous=str(body["previous_response_id"]) if body.get("previous_response_id") else None,
         instructions=1 if body.get("instructions") else 0,

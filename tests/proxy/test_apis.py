@@ -436,6 +436,12 @@ def test_a_key_is_worth_nothing_after_its_episode() -> None:
         ("/chat/completions", {"json": ASK | {"tools": [{"type": "web"}]}}, 400, "only tools of the form"),
         ("/chat/completions", {"json": ASK | {"tools": 3}}, 400, "tools=3 is no list"),
         ("/chat/completions", {"json": ASK | {"chat_template_kwargs": 3}}, 400, "must be an object"),
+        (
+            "/responses",
+            {"json": {"input": "x", "text": {"format": {"type": "json_object"}}}},
+            400,
+            "text.format: this engine cannot hold an answer to a JSON schema",
+        ),
         ("/responses", {"json": {"input": "x", "text": 3}}, 400, "another form than this API's"),
         ("/chat/completions", {"json": ASK | {"tool_choice": "required"}}, 400, "no such tool among the tools"),
         ("/chat/completions", {"json": ASK | {"tools": [tool()], "tool_choice": "required"}}, 400, "tool_choice: this"),

@@ -70,23 +70,25 @@ def test_an_answer_is_held_to_a_schema(kind: str, tokenizer: Any) -> None:
     asks = (
         ("/chat/completions", ASK | {"response_format": FORM}),
         ("/responses", {"input": "x", "text": {"format": {"type": "json_schema", **beside}}}),
+        ("/messages", ASK | {"output_config": {"format": {"type": "json_schema", "schema": ANSWER}}}),
         ("/chat/completions", ASK | {"response_format": {"type": "json_object"}}),
         ("/chat/completions", ASK | {"response_format": {"type": "text"}}),
     )
     made, served = KINDS[kind]
     with in_thread(served) as server:
-        chat, responses, free, plain = ask(made(spec(kind)), server, tokenizer, *asks)
+        chat, responses, messages, free, plain = ask(made(spec(kind)), server, tokenizer, *asks)
         bodies = list(server.server.bodies)
     assert content(chat) == {"sum": 1}
     assert json.loads(responses[1]["output"][0]["content"][0]["text"]) == {"sum": 1}
+    assert json.loads(messages[1]["content"][0]["text"]) == {"sum": 1}
     assert content(free) == {}
     assert "boxed" in plain[1]["choices"][0]["message"]["content"]
     if kind == "vllm":
         words = [body.get("structured_outputs") for body in bodies]
-        assert words == [{"json": ANSWER}, {"json": ANSWER}, {"json_object": True}, None]
+        assert words == [{"json": ANSWER}] * 3 + [{"json_object": True}, None]
     else:
         texts = [body["sampling_params"].get("json_schema") for body in bodies]
-        assert [text and json.loads(text) for text in texts] == [ANSWER, ANSWER, {"type": "object"}, None]
+        assert [text and json.loads(text) for text in texts] == [ANSWER] * 3 + [{"type": "object"}, None]
 
 
 def test_a_call_is_forced_in_the_models_own_form(kind: str, tokenizer: Any) -> None:
