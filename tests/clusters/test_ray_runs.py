@@ -86,10 +86,10 @@ class TestSessions:
         return session.start(*cluster_words, "--max-concurrency=24", *standins.words("sglang", session, 0.5))
 
     def test_twelve_replicas_share_the_work_and_go(self, session: Session, address: str) -> None:
-        assert self.start(session, address, "sglang:d12p1t1", rows=480).wait(90) == 0, session.output
+        assert self.start(session, address, "sglang:d12p1t1", rows=240).wait(90) == 0, session.output
         session.leaves_nothing()
         answered = standins.shares(session)
-        assert answered.total() == 480
+        assert answered.total() == 240
         assert len(answered) == 12
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
