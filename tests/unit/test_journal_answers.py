@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.runs import episode
 
-from pytest_areal_eval.api import EpisodeStatus
+from pytest_areal_eval.api import EpisodeStatus, ModelRequest
 from pytest_areal_eval.history import GIVEN_UP, History
-from pytest_areal_eval.journal import Answer, Journal, Problem, finished_and_owed, latest_answers
+from pytest_areal_eval.journal import Answer, Journal, Problem, finished_and_owed, latest_answers, request_key
 
 
 def answer(item: str, request: int = 1, index: int = 0, text: str = "x", evaluation: str = "") -> Answer:
@@ -73,3 +74,11 @@ def test_skipping_what_is_done_costs_microseconds_an_episode(tmp_path: Path) -> 
     history = History("resume", tmp_path)
     assert not any(history.owes("", str(item), 1) for item in range(10_000))
     assert time.process_time() - started < 0.5
+
+
+def test_a_request_that_asks_for_a_form_is_another_one() -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}}
+    asked: list[dict[str, Any]] = [{}, {"logprobs": True}, {"response_format": form}, {"tool_choice": "required"}]
+    keys = [request_key(ModelRequest(input_ids=[1, 2], metadata=metadata)) for metadata in asked]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 3
