@@ -90,7 +90,8 @@ class Fleet:
         if self._starting is not None:
             await asyncio.wait([self._starting])
         async with self._steady:
-            await asyncio.gather(*self._steps.values())
+            if self._steps:
+                await asyncio.wait(self._steps.values())
             self._upkeep.once_ready.clear()
             await asyncio.gather(*(self._upkeep.reload(m, engine, launches[m.name]) for m in self._members))
         self._nudge.set()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pytest_areal_eval.controller.means import Means
 from pytest_areal_eval.controller.member import TAKEN_AWAY, Member, failed_node
-from pytest_areal_eval.errors import CannotFit, SchedulerError
+from pytest_areal_eval.errors import SchedulerError
 from pytest_areal_eval.schedulers.base import Handle, Lost, State
 
 QUICK_S = 10.0
@@ -168,7 +168,7 @@ class Recovery:
         dead = loss.refused or (status is not None and status.lost is Lost.NODE)
         if not dead or not nodes or instances is None or member.launch is None:
             return False
-        with contextlib.suppress(CannotFit):
+        with contextlib.suppress(SchedulerError):  # then as if there were no room
             if await instances.is_room(member.name, member.launch, without=nodes):
                 await self.start(member, avoid=nodes)
                 return True
