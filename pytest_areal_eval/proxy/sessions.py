@@ -166,7 +166,8 @@ class ProxySession:
     def _read(self, ask: Ask, response: ModelResponse, text: str, answer_id: str) -> Answer:
         reasoning, content = response.reasoning, text
         calls = [ToolCall(**call) for call in response.tool_calls]
-        held = ask.form is not None or ask.forced  # such an answer holds no reasoning, whatever its texts are
+        # JSON may have any tag in its texts; vLLM and SGLang with a reasoning parser begin it after the reasoning.
+        held = (ask.form is not None or ask.forced) and not text.lstrip().startswith("<think>")
         if ask.messages is not None and not reasoning and not held:
             reasoning, content = split_reasoning(text, opened=self._opens_thinking(response))
         if ask.tools and not calls:

@@ -86,7 +86,7 @@ def test_a_killed_run_goes_on_with_and_without_workers(suite: Suite, before: str
 def test_where_nothing_is_owed_workers_ask_nothing(suite: Suite) -> None:
     """C28: as often as it is resumed; while another process holds the run, it is one message."""
     made = suite(rows=6)
-    first = made.runpytest("-n2")
+    first = made.runpytest()
     (made.path / "engine.json").unlink()
     before = (newest(made) / "episodes.jsonl").read_bytes()
     for _ in range(2):
@@ -116,7 +116,7 @@ LENIENT = "def exact(prompt, completions, *ids, answer, **columns):\n    return 
 def test_workers_grade_anew_and_judge_anew(suite: Suite) -> None:
     made = suite(source=GRADED)
     (made.path / "grading.py").write_text(EXACT)
-    assert made.runpytest("-n2").ret == pytest.ExitCode.TESTS_FAILED
+    assert made.runpytest_subprocess().ret == pytest.ExitCode.TESTS_FAILED  # or this process would know the reward
     run = newest(made)
     (made.path / "engine.json").unlink()
     (made.path / "grading.py").write_text(LENIENT)

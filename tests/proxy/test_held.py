@@ -14,6 +14,7 @@ from standin.server import Loaded, Running, Standin, in_thread
 from standin.tokens import ByteTokenizer
 from support.endpoint_agent import EndpointAgent
 
+from pytest_areal_eval.api import ModelRequest
 from pytest_areal_eval.checkpoint import load_tokenizer
 from pytest_areal_eval.controller import ControllerSettings, RolloutController
 from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo
@@ -193,13 +194,35 @@ def test_a_hosted_api_gets_both_as_they_are() -> None:
 )
 def test_what_cannot_be_honest_is_refused_by_name(options: dict[str, Any], said: str) -> None:
     engine = LocalEngine()
-    engine.info = EngineInfo(schemas=True)
-    agent = EndpointAgent(("/chat/completions", ASK | options))
-    settings = ControllerSettings(max_attempts=1)
-    with RolloutController(engine, tokenizer=ByteTokenizer(), settings=settings) as controller:
-        controller.initialize()
-        controller.rollout_batch([{"q": "x"}], agent)
-    ((status, body),) = agent.said
+    ((status, body),) = ask_here(engine, ASK | options)
     assert status == 400
     assert said in body["error"]["message"]
     assert engine.requests == []
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "json_text"),
+    [
+        ('{"say": "</think>"}', None, '{"say": "</think>"}'),
+        ('<think>Hm.</think>\n{"sum": 1}', "Hm.", '{"sum": 1}'),
+    ],
+)
+def test_reasoning_is_told_from_tags_in_json(text: str, reasoning: str | None, json_text: str) -> None:
+    async def answer(request: ModelRequest) -> str:
+        return text
+
+    ((_, body),) = ask_here(LocalEngine(answer), ASK | {"response_format": FORM})
+    message = body["choices"][0]["message"]
+    assert (message.get("reasoning_content"), message["content"]) == (reasoning, json_text)
+
+
+def ask_here(engine: LocalEngine, body: dict[str, Any]) -> list[tuple[int, Any]]:
+    """What an agent is answered by an engine in this process."""
+    engine.info = EngineInfo(schemas=True)
+    agent = EndpointAgent(("/chat/completions", body))
+    with RolloutController(
+        engine, tokenizer=ByteTokenizer(), settings=ControllerSettings(max_attempts=1)
+    ) as controller:
+        controller.initialize()
+        controller.rollout_batch([{"q": "x"}], agent)
+    return agent.said
