@@ -32,12 +32,12 @@ import aiohttp
 from machine import ROOT, header, pytest_command, run, table
 
 from pytest_areal_eval.api import EpisodeStatus, GenerationHyperparameters, ModelRequest
+from pytest_areal_eval.backends.choice import build_engine
 from pytest_areal_eval.checkpoint import load_tokenizer
 from pytest_areal_eval.controller import ControllerSettings, RolloutController
-from pytest_areal_eval.engine_choice import build_engine
 from pytest_areal_eval.engines.base import Endpoint, Engine
 from pytest_areal_eval.engines.wire import completion_body, generate_body
-from pytest_areal_eval.options import Settings
+from pytest_areal_eval.options.settings import Settings
 from pytest_areal_eval.schedulers.local import LocalScheduler
 
 KEY = "ENGINE_BENCHMARK_KEY"

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pytest_areal_eval.api import Episode, EpisodeStatus
-from pytest_areal_eval.history import History
 from pytest_areal_eval.journal import Answer, Journal, latest_episodes, read_episodes
 from pytest_areal_eval.journal.record import encode_line, episode_to_dict
+from pytest_areal_eval.runs.history import History
 
 _RESPONSE = {"text": "x" * 600, "input_len": 87, "output_len": 211, "gives_ids": False, "output_tokens": []}
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pytest_areal_eval.api import Rollout as Rollout
     from pytest_areal_eval.api import RolloutWorkflow as RolloutWorkflow
     from pytest_areal_eval.api import Score as Score
+    from pytest_areal_eval.collection.decorator import evaluation as evaluation
     from pytest_areal_eval.controller import ControllerSettings as ControllerSettings
     from pytest_areal_eval.controller import RolloutController as RolloutController
-    from pytest_areal_eval.decorator import evaluation as evaluation
     from pytest_areal_eval.rewards import AsyncRewardWrapper as AsyncRewardWrapper
 
 __version__ = "0.1.0"
@@ -37,7 +37,7 @@ _HOMES = {
         "Score",
     ),
     "controller": ("ControllerSettings", "RolloutController"),
-    "decorator": ("evaluation",),
+    "collection.decorator": ("evaluation",),
     "rewards": ("AsyncRewardWrapper",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_areal_eval.fixtures import areal_kept, areal_model, controller, engine, item, rollout, scheduler
-from pytest_areal_eval.options import Settings, add_options, read_settings, translate_short_spellings, values_apart
+from pytest_areal_eval.options.settings import (
+    Settings,
+    add_options,
+    read_settings,
+    translate_short_spellings,
+    values_apart,
+)
+from pytest_areal_eval.session.fixtures import areal_kept, areal_model, controller, engine, item, rollout, scheduler
 
 if TYPE_CHECKING:
-    from pytest_areal_eval.conclusion import Conclusion
-    from pytest_areal_eval.run import Run as Run
+    from pytest_areal_eval.runs.run import Run as Run
+    from pytest_areal_eval.session.conclusion import Conclusion
 
 __all__ = ["areal_kept", "areal_model", "controller", "engine", "item", "rollout", "scheduler"]
 """The fixtures, which pytest finds here."""
@@ -48,7 +54,7 @@ def pytest_load_initial_conftests(
         early_config.known_args_namespace.file_or_dir = parser.parse_known_args(translated).file_or_dir
     apart = values_apart(args, translated)
     if apart:
-        from pytest_areal_eval.rootdir import refuse_moved_rootdir
+        from pytest_areal_eval.options.rootdir import refuse_moved_rootdir
 
         refuse_moved_rootdir(early_config, apart)
     result = yield
@@ -68,7 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if not config.getoption("areal_show_config", False):
         return None
-    from pytest_areal_eval.configuration import show
+    from pytest_areal_eval.options.configuration import show
 
     show(config, read_settings(config))
     return 0
@@ -84,7 +90,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     result = yield
     if config.stash.get(ACTIVE, False):
-        from pytest_areal_eval.beginning import regroup
+        from pytest_areal_eval.session.beginning import regroup
 
         items[:] = regroup(items)
     return result
@@ -110,7 +116,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """xdist's: the controlling process is about to start a worker."""
-    from pytest_areal_eval.xdist import own_workers
+    from pytest_areal_eval.session.xdist import own_workers
 
     config = node.config
     _session(config)
@@ -135,10 +141,10 @@ def _install_areal_shim(config: pytest.Config) -> None:
 
 def _session(config: pytest.Config) -> Any:
     """The session's state, made when the first evaluation is collected."""
-    from pytest_areal_eval.session import SESSION, EvaluationSession
+    from pytest_areal_eval.session.session import SESSION, EvaluationSession
 
     if SESSION not in config.stash:
-        from pytest_areal_eval.run import Run
+        from pytest_areal_eval.runs.run import Run
 
         evaluations = EvaluationSession(config, config.stash[SETTINGS])
         config.stash[SESSION] = evaluations
@@ -151,7 +157,7 @@ def _session(config: pytest.Config) -> Any:
 
 
 def _conclusion(config: pytest.Config) -> Conclusion:
-    from pytest_areal_eval.conclusion import Conclusion
+    from pytest_areal_eval.session.conclusion import Conclusion
 
     if CONCLUSION not in config.stash:
         config.stash[CONCLUSION] = Conclusion(config, _session(config), config.stash[RUN])
@@ -170,7 +176,7 @@ class _Active:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
-        from pytest_areal_eval.outcomes import call
+        from pytest_areal_eval.session.outcomes import call
 
         return call(pyfuncitem)
 
@@ -178,8 +184,8 @@ class _Active:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        from pytest_areal_eval.outcomes import annotate
-        from pytest_areal_eval.termination import held
+        from pytest_areal_eval.session.outcomes import annotate
+        from pytest_areal_eval.session.termination import held
 
         with held():
             report = yield
@@ -188,13 +194,13 @@ class _Active:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> object | None:
-        from pytest_areal_eval.runloop import leave_out
+        from pytest_areal_eval.session.runloop import leave_out
 
         _session(self.config).fixture_scopes[fixturedef.argname] = fixturedef.scope
         return leave_out(fixturedef, request)
 
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-        from pytest_areal_eval.outcomes import word_of
+        from pytest_areal_eval.session.outcomes import word_of
 
         if isinstance(report, pytest.TestReport) and word_of(report):
             return "missed", "m", ("MISSED", {"yellow": True})
@@ -202,7 +208,7 @@ class _Active:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None]:
-        from pytest_areal_eval.termination import held
+        from pytest_areal_eval.session.termination import held
 
         conclusion = _conclusion(self.config)
         with held():

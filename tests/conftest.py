@@ -51,7 +51,7 @@ def test_gsm(rollout):
 """
 
 
-WARM = ("conclusion", "controller", "journal", "report.table", "stats", "workflows.rlvr", "workflows.testbody")
+WARM = ("session.conclusion", "controller", "journal", "report.table", "stats", "workflows.rlvr", "workflows.testbody")
 """Modules imported once for all suites: pytester forgets what was imported during a run."""
 
 

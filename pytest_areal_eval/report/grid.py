@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_areal_eval.models import step_of
+from pytest_areal_eval.options.models import step_of
 from pytest_areal_eval.report.scoreboard import Row
 from pytest_areal_eval.stats import Estimate
 

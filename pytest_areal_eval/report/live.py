@@ -17,8 +17,8 @@ from pytest_areal_eval.report.scoreboard import Row, Scoreboard
 from pytest_areal_eval.report.text import count, printable, seconds
 
 if TYPE_CHECKING:
+    from pytest_areal_eval.collection.groups import Group
     from pytest_areal_eval.controller import Event, RolloutController
-    from pytest_areal_eval.groups import Group
 
 REFRESH_S = 0.5
 QUIET_EVERY_S = 60.0

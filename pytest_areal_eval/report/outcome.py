@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_areal_eval.models import step_of
+from pytest_areal_eval.options.models import step_of
 from pytest_areal_eval.report.scoreboard import Row
 from pytest_areal_eval.stats import Summary
 

@@ -11,11 +11,11 @@ import pytest
 from support.sessions import TINY
 
 from pytest_areal_eval import evaluation
-from pytest_areal_eval.backends import build_controller
-from pytest_areal_eval.decorator import spec_of
-from pytest_areal_eval.engine_choice import build_engine, engine_args
+from pytest_areal_eval.backends.assembly import build_controller
+from pytest_areal_eval.backends.choice import build_engine, engine_args
+from pytest_areal_eval.collection.decorator import spec_of
 from pytest_areal_eval.errors import ConfigError
-from pytest_areal_eval.options import Settings
+from pytest_areal_eval.options.settings import Settings
 
 Suite = Callable[..., pytest.Pytester]
 
@@ -281,7 +281,7 @@ def test_a_tokenizer_elsewhere_reaches_the_server_and_the_prompts(
     backend: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[str] = []
-    monkeypatch.setattr("pytest_areal_eval.engine_choice.load_tokenizer", lambda path, **options: loaded.append(path))
+    monkeypatch.setattr("pytest_areal_eval.backends.choice.load_tokenizer", lambda path, **options: loaded.append(path))
     yaml = {"backend": backend, "tokenizer": {str(TINY): str(tmp_path)}}
     engine, load = build_engine(Settings(yaml=yaml), str(TINY), None)
     argv = engine.launch("eval/0", "t").argv

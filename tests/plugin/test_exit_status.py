@@ -49,7 +49,7 @@ import pytest
 from pytest_areal_eval.controller import RolloutController
 from pytest_areal_eval.errors import EngineStartError
 from pytest_areal_eval.plugin import RUN
-from pytest_areal_eval.session import SESSION
+from pytest_areal_eval.session.session import SESSION
 from support.rule_engine import RuleEngine
 
 def fail():

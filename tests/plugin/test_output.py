@@ -63,8 +63,8 @@ def test_plain():
     ours = {name for name in sys.modules if name.startswith("pytest_areal_eval")}
     assert not heavy & set(sys.modules)
     assert ours <= {"pytest_areal_eval." + name for name in (
-        "plugin", "fixtures", "options", "declarations", "errors", "session", "parametrize", "decorator", "api",
-        "hooks", "resolution")
+        "plugin", "errors", "hooks", "options", "options.settings", "options.declarations", "session",
+        "session.fixtures")
     } | {"pytest_areal_eval"}
 """
     made = suite(source=source)

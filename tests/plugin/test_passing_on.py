@@ -16,10 +16,10 @@ from tensorboardX.proto.event_pb2 import (
     Event,
 )  # here: protobuf survives no second import, and pytester forgets the first
 
-from pytest_areal_eval import trackers
 from pytest_areal_eval.errors import ConfigError
 from pytest_areal_eval.report.outcome import RunReport, report_of
 from pytest_areal_eval.report.saved import read_run
+from pytest_areal_eval.runs import trackers
 
 Suite = Callable[..., pytest.Pytester]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_areal_eval.declarations import OPTIONS, Option
+from pytest_areal_eval.options.declarations import OPTIONS, Option
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

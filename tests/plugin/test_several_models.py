@@ -11,7 +11,7 @@ import pytest
 from support.refusals import refused
 
 from pytest_areal_eval.errors import ConfigError
-from pytest_areal_eval.models import expand, short_names, step_of
+from pytest_areal_eval.options.models import expand, short_names, step_of
 
 Suite = Callable[..., pytest.Pytester]
 

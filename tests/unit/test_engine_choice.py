@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from support.checkpoints import TINY_MATH
 
-from pytest_areal_eval.engine_choice import build_engine, same_servers, unused_defaults
-from pytest_areal_eval.options import Settings
+from pytest_areal_eval.backends.choice import build_engine, same_servers, unused_defaults
+from pytest_areal_eval.options.settings import Settings
 
 
 def checkpoint(path: Path, **generation_config: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_areal_eval.inbox import MOST_UNREPORTED, THRESHOLDS, Inbox
+from pytest_areal_eval.session.inbox import MOST_UNREPORTED, THRESHOLDS, Inbox
 
 
 class Controller:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_areal_eval.resolution import accepted
+from pytest_areal_eval.collection.resolution import accepted
 from pytest_areal_eval.workflows import AgentWorkflow, MultiTurnWorkflow, RLVRWorkflow, VisionRLVRWorkflow
 
 KNOWN = {

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pytest_areal_eval.backends import build_controller, idle_options, slurm_options
+from pytest_areal_eval.backends.assembly import build_controller, idle_options, slurm_options
 from pytest_areal_eval.controller.settings import Needs
-from pytest_areal_eval.declarations import OPTIONS
 from pytest_areal_eval.errors import ConfigError
-from pytest_areal_eval.options import Settings
+from pytest_areal_eval.options.declarations import OPTIONS
+from pytest_areal_eval.options.settings import Settings
 from pytest_areal_eval.schedulers.areal import SchedulingSpec, SlurmSection, options_of, unused
 
 STOCK = SchedulingSpec(

@@ -9,7 +9,7 @@ from types import FrameType
 
 import pytest
 
-from pytest_areal_eval.termination import held
+from pytest_areal_eval.session.termination import held
 
 
 def interrupted(times: int, then: Callable[[], object]) -> None:

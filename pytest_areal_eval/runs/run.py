@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_areal_eval.collection.groups import membership
 from pytest_areal_eval.errors import ConfigError, JournalError
-from pytest_areal_eval.groups import membership
-from pytest_areal_eval.session import EvaluationSession
+from pytest_areal_eval.session.session import EvaluationSession
 
 if TYPE_CHECKING:
     from pytest_areal_eval.api import Episode
     from pytest_areal_eval.controller import Event
-    from pytest_areal_eval.history import History
     from pytest_areal_eval.journal import Answer, Journal, RunFolder
     from pytest_areal_eval.report.scoreboard import Row
+    from pytest_areal_eval.runs.history import History
+    from pytest_areal_eval.session.xdist import Worker
     from pytest_areal_eval.stats import Summary
-    from pytest_areal_eval.xdist import Worker
 
 DEFAULT_RESULTS_DIR = "eval-results"
 
@@ -79,8 +79,8 @@ class Run:
         return self.folder
 
     def _make(self, evaluations: Mapping[str, Any] | None) -> None:
-        from pytest_areal_eval.description import describe_session
         from pytest_areal_eval.journal import Journal, RunFolder
+        from pytest_areal_eval.runs.description import describe_session
 
         history = self.evaluations.history
         if self._resumed is not None and history is not None:
@@ -111,7 +111,7 @@ class Run:
         Raises:
             UserError: there is none, another process holds it, or it was made otherwise.
         """
-        from pytest_areal_eval import earlier
+        from pytest_areal_eval.runs import earlier
 
         self._go_back_to(lambda: earlier.look_back(self))
 
@@ -121,7 +121,7 @@ class Run:
         Raises:
             UserError: there is none, or another process holds it.
         """
-        from pytest_areal_eval import earlier
+        from pytest_areal_eval.runs import earlier
 
         self._go_back_to(lambda: earlier.take(self, evaluations))
         assert self.evaluations.history is not None
@@ -154,8 +154,8 @@ class Run:
         """On an xdist worker: tell the owner what is evaluated, and learn where the run and its servers are."""
         if self.worker is None:
             return
-        from pytest_areal_eval.earlier import description
-        from pytest_areal_eval.xdist import row_to_dict
+        from pytest_areal_eval.runs.earlier import description
+        from pytest_areal_eval.session.xdist import row_to_dict
 
         evaluations, history = self.evaluations, self.evaluations.history
         self.answer = self.worker.ask(
@@ -268,7 +268,7 @@ class Run:
 
     def describe_evaluations(self) -> dict[str, Any]:
         """What each evaluation is: its data, its sampling, its workflow and reward."""
-        from pytest_areal_eval.description import describe_group
+        from pytest_areal_eval.runs.description import describe_group
 
         gates = {row.key: [str(gate) for gate in row.gates] for row in self.rows()}
         groups, settings = self.evaluations.groups.values(), self.evaluations.settings
@@ -278,7 +278,7 @@ class Run:
         """Add a checkpoint's identity to ``run.json``; reads its files, so better while its servers start."""
         if model is None or self.folder is None or self.worker is not None or model in self._info["models"]:
             return
-        from pytest_areal_eval.engine_choice import checkpoint_of
+        from pytest_areal_eval.backends.choice import checkpoint_of
         from pytest_areal_eval.journal import checkpoint_fingerprint
 
         checkpoint = checkpoint_of(self.evaluations.settings, model)
@@ -295,6 +295,6 @@ class Run:
 
 
 def _worker_of(config: pytest.Config) -> Worker | None:
-    from pytest_areal_eval.xdist import KEY, Worker
+    from pytest_areal_eval.session.xdist import KEY, Worker
 
     return Worker(config) if KEY in getattr(config, "workerinput", {}) else None

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_areal_eval.options import Settings
+from pytest_areal_eval.options.settings import Settings
 from pytest_areal_eval.report.text import items_are
 
 if TYPE_CHECKING:
-    from pytest_areal_eval.groups import Group
+    from pytest_areal_eval.collection.groups import Group
 
 Purpose = Literal["resume", "rescore", "from-run"]
 
@@ -53,7 +53,7 @@ def identity_of(group: Group, settings: Settings) -> dict[str, Any]:
 
 def selected_indices(group: Group) -> list[int]:
     """The rows behind a group's selected tests."""
-    from pytest_areal_eval.groups import membership
+    from pytest_areal_eval.collection.groups import membership
 
     return [found[1].index for found in map(membership, group.items) if found is not None]
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_areal_eval.collection.resolution import samples_of
 from pytest_areal_eval.errors import ConfigError
-from pytest_areal_eval.history import History, find, wanted
-from pytest_areal_eval.identity import Purpose, selected_indices
 from pytest_areal_eval.journal import RunFolder, journal_path, merge_journals
-from pytest_areal_eval.resolution import samples_of
+from pytest_areal_eval.runs.history import History, find, wanted
+from pytest_areal_eval.runs.identity import Purpose, selected_indices
 
 if TYPE_CHECKING:
-    from pytest_areal_eval.run import Run
+    from pytest_areal_eval.runs.run import Run
 
 
 def look_back(run: Run) -> tuple[History, RunFolder | None] | None:
@@ -113,7 +113,7 @@ def _records(run: Run) -> dict[str, dict[str, Mapping[str, Any]]]:
 
 def _fingerprints(run: Run, history: History) -> dict[str, str]:
     """The checkpoints' digests today; none where nothing that depends on them is taken over."""
-    from pytest_areal_eval.engine_choice import checkpoint_of
+    from pytest_areal_eval.backends.choice import checkpoint_of
     from pytest_areal_eval.journal import checkpoint_fingerprint
 
     settings = run.evaluations.settings

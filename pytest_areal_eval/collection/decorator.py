@@ -17,7 +17,7 @@ from typing import Any, TypedDict, Unpack
 
 import pytest
 
-from pytest_areal_eval.arguments import CHECKS
+from pytest_areal_eval.collection.arguments import CHECKS
 from pytest_areal_eval.errors import ConfigError
 
 DEFAULT_WORKFLOW = "pytest_areal_eval.workflows.RLVRWorkflow"

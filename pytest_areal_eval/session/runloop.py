@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_areal_eval.collection.groups import Group, iter_blocks, membership
+from pytest_areal_eval.collection.parametrize import MODEL
 from pytest_areal_eval.errors import ArealEvalError, UserError
-from pytest_areal_eval.groups import Group, iter_blocks, membership
-from pytest_areal_eval.parametrize import MODEL
-from pytest_areal_eval.session import EvaluationSession
+from pytest_areal_eval.session.session import EvaluationSession
 
 if TYPE_CHECKING:
     from pytest_areal_eval.report.live import LiveLine
@@ -200,7 +200,7 @@ def leave_out(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
 
 def _without_engine(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> object | None:
     from pytest_areal_eval.plugin import RUN
-    from pytest_areal_eval.wiring import without_engine
+    from pytest_areal_eval.session.wiring import without_engine
 
     run = request.config.stash[RUN]
     if run.evaluations.history is None:

@@ -7,14 +7,14 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import GenerationHyperparameters
-from pytest_areal_eval.decorator import SAMPLING
+from pytest_areal_eval.collection.decorator import SAMPLING
 from pytest_areal_eval.errors import ConfigError
-from pytest_areal_eval.options import Settings
+from pytest_areal_eval.options.settings import Settings
 
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_areal_eval.groups import Group
+    from pytest_areal_eval.collection.groups import Group
 
 
 TIMEOUT_GRACE_S = 1.0

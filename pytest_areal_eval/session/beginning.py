@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_areal_eval.collection.groups import Group
+from pytest_areal_eval.collection.resolution import samples_of, sampling_of
 from pytest_areal_eval.errors import UserError
-from pytest_areal_eval.groups import Group
 from pytest_areal_eval.report.scoreboard import Row, Scoreboard
 from pytest_areal_eval.report.text import printable
-from pytest_areal_eval.resolution import samples_of, sampling_of
-from pytest_areal_eval.run import Run
-from pytest_areal_eval.session import EvaluationSession
+from pytest_areal_eval.runs.run import Run
+from pytest_areal_eval.session.session import EvaluationSession
 from pytest_areal_eval.stats import Gate, parse_gate, split_gate_option
 
 if TYPE_CHECKING:
-    from pytest_areal_eval.options import Settings
+    from pytest_areal_eval.options.settings import Settings
 
 
 def regroup(items: Sequence[pytest.Item]) -> list[pytest.Item]:
@@ -52,7 +52,7 @@ def refuse_wrong_options(config: pytest.Config, settings: Settings) -> None:
     Raises:
         UserError: an option is wrong.
     """
-    from pytest_areal_eval.backends import check_options
+    from pytest_areal_eval.backends.assembly import check_options
 
     if "rescore" not in settings.given and "from-run" not in settings.given:  # which have no engine
         check_options(settings)
@@ -62,7 +62,7 @@ def refuse_wrong_options(config: pytest.Config, settings: Settings) -> None:
             "--track with --from-run: that run's scores were tracked when it was made", "Leave out --track."
         )
     if trackers and not hasattr(config, "workerinput"):
-        from pytest_areal_eval.trackers import register_trackers
+        from pytest_areal_eval.runs.trackers import register_trackers
 
         register_trackers(config, trackers)
 
@@ -128,15 +128,15 @@ def _refuse_unused_sources(evaluations: EvaluationSession) -> None:
 
 def header_lines(run: Run, board: Scoreboard) -> list[str]:
     """What runs, on what, and how it samples."""
-    from pytest_areal_eval.backends import idle_options
-    from pytest_areal_eval.engine_choice import describe_engine, unused_defaults
+    from pytest_areal_eval.backends.assembly import idle_options
+    from pytest_areal_eval.backends.choice import describe_engine, unused_defaults
 
     evaluations, settings = run.evaluations, run.evaluations.settings
     source = settings.get("replay") or ", ".join(settings.get("model", [])) or "no --model"
     what = "replay" if settings.get("replay") else describe_engine(settings)
     lines = [f"areal-eval: {source}, {what}, seed {settings.get('seed', 0)}"]
     if evaluations.history is not None:
-        from pytest_areal_eval.earlier import description
+        from pytest_areal_eval.runs.earlier import description
 
         lines.append(f"  {description(run, evaluations.history)}")
     lines += [f"  {remark}" for remark in (*settings.remarks, idle_options(settings)) if remark]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_areal_eval.engine_choice import same_servers
+from pytest_areal_eval.backends.choice import same_servers
 from pytest_areal_eval.engines.base import Reloading
 
 if TYPE_CHECKING:
     from pytest_areal_eval.controller import RolloutController
-    from pytest_areal_eval.session import EvaluationSession
+    from pytest_areal_eval.session.session import EvaluationSession
 
 
 class Kept:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from pytest_areal_eval.identity import identity_of
+from pytest_areal_eval.collection.resolution import samples_of, sampling_of
 from pytest_areal_eval.journal import SCHEMA, command_line, dataset_identity, git_state, machine, versions
-from pytest_areal_eval.resolution import samples_of, sampling_of
+from pytest_areal_eval.runs.identity import identity_of
 from pytest_areal_eval.workflows.base import describe_workflow
 
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_areal_eval.groups import Group
-    from pytest_areal_eval.options import Settings
+    from pytest_areal_eval.collection.groups import Group
+    from pytest_areal_eval.options.settings import Settings
 
 
 def describe_session(config: pytest.Config, settings: Settings, started_at: float) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_areal_eval.declarations import BY_NAME
 from pytest_areal_eval.errors import ConfigError
-from pytest_areal_eval.options import Settings
+from pytest_areal_eval.options.declarations import BY_NAME
+from pytest_areal_eval.options.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_areal_eval.config import Config

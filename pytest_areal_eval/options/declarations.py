@@ -1,6 +1,6 @@
 """The plugin's options, each declared once, with what a value of it may be.
 
-Invariant: nothing here reads a command line; :mod:`.options` registers and reads what is declared.
+Invariant: nothing here reads a command line; :mod:`.settings` registers and reads what is declared.
 """
 
 from __future__ import annotations

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_areal_eval.baseline import Reference, refer
-from pytest_areal_eval.beginning import expected_rows, header_lines, refuse_mistakes
 from pytest_areal_eval.errors import ArealEvalError, EngineLost, EngineStartError, SchedulerError, UserError
-from pytest_areal_eval.passing_on import pass_on
 from pytest_areal_eval.report.gates import Decided, decide_gates
 from pytest_areal_eval.report.live import LiveLine
 from pytest_areal_eval.report.scoreboard import Row, Scoreboard
 from pytest_areal_eval.report.text import printable
-from pytest_areal_eval.run import Run
-from pytest_areal_eval.runloop import CompletionOrder, completion_order_is_possible
-from pytest_areal_eval.session import EvaluationSession
-from pytest_areal_eval.termination import Termination
-from pytest_areal_eval.xdist import Owner
+from pytest_areal_eval.runs.baseline import Reference, refer
+from pytest_areal_eval.runs.passing_on import pass_on
+from pytest_areal_eval.runs.run import Run
+from pytest_areal_eval.session.beginning import expected_rows, header_lines, refuse_mistakes
+from pytest_areal_eval.session.runloop import CompletionOrder, completion_order_is_possible
+from pytest_areal_eval.session.session import EvaluationSession
+from pytest_areal_eval.session.termination import Termination
+from pytest_areal_eval.session.xdist import Owner
 
 if TYPE_CHECKING:
     from pytest_areal_eval.controller import Event

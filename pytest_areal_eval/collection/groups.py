@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_areal_eval.models import short_names
-from pytest_areal_eval.parametrize import ITEM, MODEL, ItemParam, Plan, Planner
+from pytest_areal_eval.collection.parametrize import ITEM, MODEL, ItemParam, Plan, Planner
+from pytest_areal_eval.options.models import short_names
 
 if TYPE_CHECKING:
     from pytest_areal_eval.api import GenerationHyperparameters

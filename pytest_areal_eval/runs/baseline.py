@@ -13,10 +13,10 @@ from pytest_areal_eval.errors import ConfigError, UserError
 from pytest_areal_eval.report.text import items_are
 
 if TYPE_CHECKING:
-    from pytest_areal_eval.options import Settings
+    from pytest_areal_eval.options.settings import Settings
     from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun
     from pytest_areal_eval.report.scoreboard import Row
-    from pytest_areal_eval.run import Run
+    from pytest_areal_eval.runs.run import Run
     from pytest_areal_eval.stats import Baseline
 
 
@@ -124,8 +124,8 @@ def _differences(before: SavedEvaluation, today: Mapping[str, Any]) -> Iterator[
 
 def _other_items(before: SavedEvaluation, run: Run, key: str) -> Iterator[str]:
     """Items of the same name that are other questions."""
-    from pytest_areal_eval.identity import selected_indices
     from pytest_areal_eval.journal import item_hash
+    from pytest_areal_eval.runs.identity import selected_indices
 
     group = run.evaluations.groups.get(key)
     if group is None:

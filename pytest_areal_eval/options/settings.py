@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from pytest_areal_eval.declarations import NEWEST, OPTIONS, Option
 from pytest_areal_eval.errors import ArealEvalError, ConfigError, UserError
+from pytest_areal_eval.options.declarations import NEWEST, OPTIONS, Option
 
 GROUP = "areal-eval"
 _BY_LONG = {option.long: option for option in OPTIONS}
@@ -127,9 +127,9 @@ def _with_earlier_run(config: pytest.Config, settings: Settings) -> Settings:
         raise pytest.UsageError(f"--{typed[0]} and --{typed[1]} exclude each other; give one")
     if not typed or typed == ["resume"]:
         return settings
-    from pytest_areal_eval.history import with_settings_of
     from pytest_areal_eval.report.saved import find_run
-    from pytest_areal_eval.run import DEFAULT_RESULTS_DIR
+    from pytest_areal_eval.runs.history import with_settings_of
+    from pytest_areal_eval.runs.run import DEFAULT_RESULTS_DIR
 
     try:
         results_dir = config.invocation_params.dir / settings.get("results-dir", DEFAULT_RESULTS_DIR)
@@ -145,7 +145,7 @@ def _with_configuration(config: pytest.Config, settings: Settings) -> Settings:
         if unused is not None:
             raise pytest.UsageError(f"--{unused} needs a configuration\nGive --config=FILE.")
         return settings
-    from pytest_areal_eval.configuration import configured
+    from pytest_areal_eval.options.configuration import configured
 
     return configured(config, settings)
 
@@ -155,7 +155,7 @@ def _with_folders(settings: Settings) -> Settings:
     models = settings.get("model", [])
     if not any(mark in model for model in models for mark in "*?["):
         return settings
-    from pytest_areal_eval.models import expand
+    from pytest_areal_eval.options.models import expand
 
     try:
         found = {"model": expand(models)}

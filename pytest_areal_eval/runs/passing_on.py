@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_areal_eval.report.scoreboard import Row
-    from pytest_areal_eval.run import Run
+    from pytest_areal_eval.runs.run import Run
 
 GITHUB_SUMMARY = "GITHUB_STEP_SUMMARY"
 """Set by GitHub's runners to a file whose Markdown they show on the job's page."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_areal_eval.allocation import Allocation, parse_allocation
 from pytest_areal_eval.checkpoint import Checkpoint, inspect_checkpoint, load_tokenizer, same_form
 from pytest_areal_eval.errors import ConfigError
-from pytest_areal_eval.options import Settings
+from pytest_areal_eval.options.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_areal_eval.engines.base import Endpoint, Engine

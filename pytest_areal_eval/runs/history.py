@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from pytest_areal_eval.api import Episode, EpisodeStatus
-from pytest_areal_eval.declarations import NEWEST
 from pytest_areal_eval.errors import ConfigError, JournalError
-from pytest_areal_eval.identity import GRADING, NOT_SHOWN, Purpose, differences, item_differences
 from pytest_areal_eval.journal import Answer, RunFolder, episode_from_dict, finished_and_owed, latest_answers
 from pytest_areal_eval.journal.items import read_items
 from pytest_areal_eval.journal.record import EpisodeKey
-from pytest_areal_eval.options import Settings
+from pytest_areal_eval.options.declarations import NEWEST
+from pytest_areal_eval.options.settings import Settings
 from pytest_areal_eval.report.saved import find_run, list_runs
+from pytest_areal_eval.runs.identity import GRADING, NOT_SHOWN, Purpose, differences, item_differences
 
 PURPOSES: tuple[Purpose, ...] = ("resume", "rescore", "from-run")
 GIVEN_UP = (EpisodeStatus.CANCELLED, EpisodeStatus.ENGINE_LOST)

@@ -13,16 +13,16 @@ import pytest
 if TYPE_CHECKING:
     from pytest_areal_eval.api import Rollout
     from pytest_areal_eval.controller import RolloutController
-    from pytest_areal_eval.kept import Kept
     from pytest_areal_eval.schedulers.base import Scheduler
+    from pytest_areal_eval.session.kept import Kept
 
 
 @pytest.fixture(scope="session")
 def scheduler(pytestconfig: pytest.Config) -> Iterator[Scheduler | None]:
     """What starts the servers: the one that --scheduler names; None where there is nothing to start."""
-    from pytest_areal_eval.backends import build_scheduler
+    from pytest_areal_eval.backends.assembly import build_scheduler
     from pytest_areal_eval.plugin import RUN
-    from pytest_areal_eval.session import SESSION
+    from pytest_areal_eval.session.session import SESSION
 
     if pytestconfig.option.setuponly:
         yield None
@@ -43,7 +43,7 @@ def scheduler(pytestconfig: pytest.Config) -> Iterator[Scheduler | None]:
 @pytest.fixture(scope="session")
 def areal_model(request: pytest.FixtureRequest) -> str | None:
     """The checkpoint under test: each --model in turn."""
-    from pytest_areal_eval.session import SESSION
+    from pytest_areal_eval.session.session import SESSION
 
     models = request.config.stash[SESSION].settings.get("model", [])
     chosen: str | None = getattr(request, "param", models[0] if models else None)
@@ -53,8 +53,8 @@ def areal_model(request: pytest.FixtureRequest) -> str | None:
 @pytest.fixture(scope="session")
 def areal_kept(pytestconfig: pytest.Config, scheduler: Scheduler | None) -> Iterator[Kept]:
     """What holds the servers between two checkpoints."""
-    from pytest_areal_eval.kept import Kept
-    from pytest_areal_eval.session import SESSION
+    from pytest_areal_eval.session.kept import Kept
+    from pytest_areal_eval.session.session import SESSION
 
     kept = Kept(pytestconfig.stash[SESSION])
     yield kept
@@ -66,9 +66,9 @@ def controller(
     pytestconfig: pytest.Config, scheduler: Scheduler | None, areal_model: str | None, areal_kept: Kept
 ) -> Iterator[RolloutController | None]:
     """The RolloutController of the checkpoint under test; its servers come up in the background."""
-    from pytest_areal_eval import wiring
     from pytest_areal_eval.plugin import RUN
-    from pytest_areal_eval.session import SESSION
+    from pytest_areal_eval.session import wiring
+    from pytest_areal_eval.session.session import SESSION
 
     if pytestconfig.option.setuponly:
         yield None
@@ -102,6 +102,6 @@ def item(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.fixture
 def rollout(request: pytest.FixtureRequest, item: dict[str, Any], controller: RolloutController) -> Rollout | None:
     """The item's finished episodes: ``rollout.reward``, ``rollout.text``, ``rollout.episodes``."""
-    from pytest_areal_eval.outcomes import pick_up
+    from pytest_areal_eval.session.outcomes import pick_up
 
     return pick_up(request.node, controller)

@@ -14,12 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_areal_eval.api import Episode, EpisodeStatus, Rollout
-from pytest_areal_eval.errors import ArealEvalError, ConfigError, UserError
-from pytest_areal_eval.groups import Group, Grouping, group_of, membership, param_of
-from pytest_areal_eval.inbox import TICK_S, Inbox
-from pytest_areal_eval.options import Settings
-from pytest_areal_eval.parametrize import Planner
-from pytest_areal_eval.resolution import (
+from pytest_areal_eval.collection.groups import Group, Grouping, group_of, membership, param_of
+from pytest_areal_eval.collection.parametrize import Planner
+from pytest_areal_eval.collection.resolution import (
     build_workflow,
     check_room,
     samples_of,
@@ -27,11 +24,14 @@ from pytest_areal_eval.resolution import (
     template_of,
     time_limit_of,
 )
+from pytest_areal_eval.errors import ArealEvalError, ConfigError, UserError
+from pytest_areal_eval.options.settings import Settings
+from pytest_areal_eval.session.inbox import TICK_S, Inbox
 
 if TYPE_CHECKING:
     from pytest_areal_eval.controller import RolloutController
-    from pytest_areal_eval.history import History
     from pytest_areal_eval.journal import Answer
+    from pytest_areal_eval.runs.history import History
 
 
 SESSION = pytest.StashKey["EvaluationSession"]()

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_areal_eval.engine_choice import build_engine, check_engine, tokenizer_loader
+from pytest_areal_eval.backends.choice import build_engine, check_engine, tokenizer_loader
 from pytest_areal_eval.errors import ConfigError
-from pytest_areal_eval.options import Settings
+from pytest_areal_eval.options.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_areal_eval.controller import RolloutController
     from pytest_areal_eval.engines.base import Engine
-    from pytest_areal_eval.history import History
+    from pytest_areal_eval.runs.history import History
     from pytest_areal_eval.schedulers.base import Scheduler
     from pytest_areal_eval.schedulers.slurm import SlurmOptions
 

@@ -24,12 +24,12 @@ import pytest
 from pytest_areal_eval.engines.base import Endpoint
 from pytest_areal_eval.errors import ArealEvalError, ConfigError, EngineStartError, UserError
 from pytest_areal_eval.report.scoreboard import Row
-from pytest_areal_eval.session import SESSION
+from pytest_areal_eval.session.session import SESSION
 from pytest_areal_eval.stats import parse_gate
 
 if TYPE_CHECKING:
-    from pytest_areal_eval.conclusion import Conclusion
     from pytest_areal_eval.controller import RolloutController
+    from pytest_areal_eval.session.conclusion import Conclusion
 
 KEY = "areal_eval"
 POLL_S = 0.1
@@ -128,8 +128,8 @@ class Owner:
             return {"error": str(error.args[0]), "hint": error.hint}
 
     def _start(self, model: str | None) -> list[dict[str, str]]:
-        from pytest_areal_eval.backends import build_scheduler
-        from pytest_areal_eval.wiring import initializer, make_controller
+        from pytest_areal_eval.backends.assembly import build_scheduler
+        from pytest_areal_eval.session.wiring import initializer, make_controller
 
         run, settings = self.conclusion.run, self.conclusion.evaluations.settings
         if settings.get("replay") is not None or (model is None and not settings.get("base-url")):
@@ -240,7 +240,7 @@ def own_workers(config: pytest.Config, conclusion: Conclusion) -> Owner:
         pytest.UsageError: an option cannot work.
     """
     if conclusion.owner is None:
-        from pytest_areal_eval.beginning import refuse_wrong_options
+        from pytest_areal_eval.session.beginning import refuse_wrong_options
 
         settings = conclusion.evaluations.settings
         try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_areal_eval.api import Rollout
-from pytest_areal_eval.groups import Group, group_of
+from pytest_areal_eval.collection.groups import Group, group_of
 
 if TYPE_CHECKING:
     from pytest_areal_eval.controller import RolloutController

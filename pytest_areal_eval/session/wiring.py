@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_areal_eval.controller import RolloutController
-    from pytest_areal_eval.run import Run
+    from pytest_areal_eval.runs.run import Run
     from pytest_areal_eval.schedulers.base import Scheduler
 
 
 def make_controller(run: Run, model: str | None, scheduler: Scheduler | None) -> RolloutController:
     """A controller for one checkpoint; not yet initialized."""
-    from pytest_areal_eval.backends import build_controller
+    from pytest_areal_eval.backends.assembly import build_controller
 
     run.open()
     share = run.worker.share if run.worker is not None else None
@@ -27,7 +27,7 @@ def without_engine(run: Run, model: str | None) -> RolloutController | None:
 
     It answers from the earlier run, and where nothing is owed it is not even started.
     """
-    from pytest_areal_eval.backends import build_recall
+    from pytest_areal_eval.backends.assembly import build_recall
 
     history = run.evaluations.history
     if history is None or run.evaluations.needs_engine(model):
@@ -43,12 +43,12 @@ def without_engine(run: Run, model: str | None) -> RolloutController | None:
 
 def initializer(run: Run, controller: RolloutController) -> Callable[[], None]:
     """What starts a controller's servers, or attaches it to those that the xdist owner started."""
-    from pytest_areal_eval.engine_choice import attach_to
+    from pytest_areal_eval.backends.choice import attach_to
 
     if not run.answer or not run.answer["endpoints"]:
         attached = attach_to(run.evaluations.settings)
         return lambda: controller.initialize(server_infos=attached or None)
-    from pytest_areal_eval.xdist import endpoints_of
+    from pytest_areal_eval.session.xdist import endpoints_of
 
     endpoints = endpoints_of(run.answer)
     return lambda: controller.initialize(server_infos=endpoints)
@@ -56,7 +56,7 @@ def initializer(run: Run, controller: RolloutController) -> Callable[[], None]:
 
 def reloader(run: Run, controller: RolloutController, model: str | None) -> Callable[[], None]:
     """What lets a controller's servers load another checkpoint."""
-    from pytest_areal_eval.engine_choice import checkpoint_of
+    from pytest_areal_eval.backends.choice import checkpoint_of
 
     checkpoint = checkpoint_of(run.evaluations.settings, model or "")
     assert checkpoint is not None

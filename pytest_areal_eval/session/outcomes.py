@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_areal_eval.api import Episode, EpisodeStatus, Rollout
+from pytest_areal_eval.collection.groups import Group, membership
 from pytest_areal_eval.errors import ArealEvalError
-from pytest_areal_eval.groups import Group, membership
 from pytest_areal_eval.report.examples import example_of
 from pytest_areal_eval.report.text import printable
-from pytest_areal_eval.session import SESSION, EvaluationSession
+from pytest_areal_eval.session.session import SESSION, EvaluationSession
 from pytest_areal_eval.stats.results import EpisodeResult, ItemResult
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_areal_eval.api import REWARD_ARGUMENTS
-from pytest_areal_eval.decorator import EvaluationSpec, has_assertions, spec_of
+from pytest_areal_eval.collection.decorator import EvaluationSpec, has_assertions, spec_of
+from pytest_areal_eval.collection.resolution import AREALS, DEFAULT_WORKFLOW, accepted
 from pytest_areal_eval.errors import ConfigError, UserError
-from pytest_areal_eval.models import short_names
-from pytest_areal_eval.options import Settings
-from pytest_areal_eval.resolution import AREALS, DEFAULT_WORKFLOW, accepted
+from pytest_areal_eval.options.models import short_names
+from pytest_areal_eval.options.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_areal_eval.datasets import LoadedDataset
