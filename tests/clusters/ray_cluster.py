@@ -20,7 +20,7 @@ RAY = str(Path(sys.executable).with_name("ray"))
 NODES = ("198.18.8.11", "198.18.8.12", "198.18.8.13")
 GPUS = 4
 START_LIMIT_S = 240.0
-LEASE_S = 10.0
+LEASE_S = 7.0
 """Long enough for a machine that is busy, short enough to be waited for."""
 
 

@@ -37,7 +37,7 @@ def running(
         "max_concurrency": 16,
         "backoff_s": 0.02,
         "health_interval_s": 0.2,
-        "silence_s": 3.0,
+        "silence_s": 2.0,
         "episode_timeout_s": 60.0,
     }
     controller = RolloutController(
