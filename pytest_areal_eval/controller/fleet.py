@@ -67,10 +67,6 @@ class Fleet:
                 task.cancel()
             await asyncio.gather(starting, *self._steps.values(), return_exceptions=True)
 
-    async def settle(self, limit_s: float) -> None:
-        """Wait for the ends of lost instances that are under way, at most ``limit_s``."""
-        await self._recovery.settle(limit_s)
-
     @property
     def lost(self) -> int:
         """How many replicas were lost after they had been ready."""

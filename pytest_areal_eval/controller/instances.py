@@ -19,6 +19,8 @@ from pytest_areal_eval.schedulers.base import Address, Handle, InstanceSpec, Sch
 from pytest_areal_eval.schedulers.postmortem import LAST_LINE
 
 STOP_GRACE_S = 5.0
+STOP_LIMIT_S = 20.0
+"""After the grace, Slurm takes 13 s to give up on a node that is dead."""
 TAIL_LINES = 20
 STAGE_LINES = 400
 ERROR = re.compile(r"(?:^|[\s.])\w*(?:Error|Exception)\b: .")
@@ -49,7 +51,8 @@ class Instances:
         self._placement = Placement(scheduler, self._needs)
         self._extra = as_flags(server_args or {})
         self._start_timeout_s = start_timeout_s
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
+        self._ending: set[Handle] = set()
         self._handles: list[Handle] = []
         self._commands: dict[Handle, tuple[str, ...]] = {}
         self._addresses: dict[Handle, Address] = {}
@@ -78,16 +81,20 @@ class Instances:
         return statuses
 
     async def stop(self, handle: Handle) -> None:
-        """End one instance."""
-        await asyncio.to_thread(self._scheduler.stop, [handle], STOP_GRACE_S)
+        """End one instance; its thread goes on where the wait for it is cancelled."""
+        await asyncio.to_thread(self._stop, handle)
 
     def stop_all(self) -> None:
-        """End every instance, and start none any more; from any thread."""
+        """End every instance, and start none any more; from any thread.  Those that are just ending are waited for."""
         with self._lock:
             self._closed = True
-            handles, self._handles = self._handles, []
-        if handles:
-            self._scheduler.stop(handles, STOP_GRACE_S)
+            handles, self._handles = [handle for handle in self._handles if handle not in self._ending], []
+        try:
+            if handles:
+                self._scheduler.stop(handles, STOP_GRACE_S)
+        finally:
+            with self._lock:
+                self._lock.wait_for(lambda: not self._ending, STOP_LIMIT_S)
 
     def endpoint(self, name: str, address: Address) -> Endpoint:
         """Where an instance is reached."""
@@ -115,6 +122,16 @@ class Instances:
         said = [f"its first error: {first}"] if first else []
         why = why.partition(LAST_LINE)[0]  # the log's end follows
         return "\n".join([why, *said, f"command: {self._command(handle)}", f"log: {log}", *lines[-TAIL_LINES:]])
+
+    def _stop(self, handle: Handle) -> None:
+        with self._lock:
+            self._ending.add(handle)
+        try:
+            self._scheduler.stop([handle], STOP_GRACE_S)
+        finally:
+            with self._lock:
+                self._ending.discard(handle)
+                self._lock.notify_all()
 
     def _start(self, name: str, launch: Launch, avoid: Collection[str]) -> Handle:
         spec = self._spec(name, launch, self._placement.shape(name, launch))

@@ -94,11 +94,6 @@ class Recovery:
             member.cause = f"{member.name} cannot be started again: {error}"
             self._give_up(member)
 
-    async def settle(self, limit_s: float) -> None:
-        """Wait for the ends that are under way, at most ``limit_s``."""
-        if self._stops:
-            await asyncio.wait(self._stops, timeout=limit_s)
-
     def _is_hopeless(self, member: Member, loss: Loss, *, was_ready: bool, quick: bool) -> bool:
         code = loss.exit_code if quick and not was_ready else None
         known = code in self._quick_exits

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import aiohttp
 
 LEAVE_S = 3.0
-"""How long running workflows may take to notice that they were cancelled, and lost instances to end."""
+"""How long running workflows may take to notice that they were cancelled."""
 
 
 class Run:
@@ -138,8 +138,6 @@ class Run:
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.wait({self._watch}, timeout=LEAVE_S)
-        if self.fleet is not None:
-            await self.fleet.settle(LEAVE_S)
         await self._agents.close()
         if self._around is not None:
             await self._around.client.close()

@@ -58,8 +58,11 @@ class WholeNodes(StandinEngine):
 
 
 class TestLostNodes:
-    def test_nodes_without_power_or_network_leave_the_run_to_the_others(self, scheduler: RayScheduler) -> None:
+    def test_nodes_without_power_or_network_leave_the_run_to_the_others(
+        self, scheduler: RayScheduler, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """C94: a server that is cut off from its run ends by itself."""
+        monkeypatch.setattr("pytest_areal_eval.controller.instances.STOP_GRACE_S", 0.3)  # nobody there hears of it
         events: list[Event] = []
         _, alone, dark = cluster.NODES
         try:

@@ -410,7 +410,7 @@ def test_an_instance_that_is_just_ending_has_ended_before_the_run() -> None:
             until(lambda: controller.failure is not None, "the loss")
             assert scripted.stopped == []
             threading.Timer(0.3, scripted.may_end.set).start()
-        assert len(scripted.stopped) == 2
+        assert len(scripted.stopped) == 1
 
 
 def test_what_could_not_be_ended_is_raised_and_the_loop_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
