@@ -49,6 +49,7 @@ class GradingProcess:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
         self._grader: Connection | None = None
+        self._answers = select.poll()
         self._pid = b""
         self._numbers: dict[FunctionRef, int] = {}
         self._lost = False
@@ -79,7 +80,7 @@ class GradingProcess:
             GraderTimeout: the limit passed; the grader and its children are gone.
             GraderError: the function raised or cannot be imported, the grader died, or the value is no reward.
         """
-        if self._grader is not None and self._grader.poll(0):  # between calls only its end makes it readable
+        if self._grader is not None and self._readable(0.0):  # between calls only its end makes it readable
             self._end(_EXIT_GRACE_S)
         if self._grader is None:
             self._grader = self._next_grader(call.where)
@@ -125,7 +126,13 @@ class GradingProcess:
             self._lost = True
             raise GraderError(f"{where}: no grading process could be started", self._last_words())
         self._numbers.clear()
+        self._answers = select.poll()
+        self._answers.register(fds[0], select.POLLIN)
         return Connection(fds[0])
+
+    def _readable(self, limit_s: float) -> bool:
+        """Whether the grader answers in time, or ends; ``Connection.poll`` asks the same in three times the time."""
+        return bool(self._answers.poll(limit_s * 1e3))
 
     def _load(self, ref: FunctionRef, where: str) -> int:
         """The function's number in the grader, which imports it first if it is new there."""
@@ -145,7 +152,7 @@ class GradingProcess:
         assert self._grader is not None
         try:
             self._grader.send_bytes(pickle.dumps(request))
-            if not self._grader.poll(limit_s):
+            if not self._readable(limit_s):
                 self._end()
                 raise self._late(request, late)
             answer: dict[str, Any] = json.loads(self._grader.recv_bytes())
