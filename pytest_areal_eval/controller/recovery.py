@@ -22,6 +22,8 @@ USAGE_EXIT = 2
 """What argparse ends with: an unknown flag stays unknown, however long the imports before it took."""
 NEVER_EXIT = 78
 """EX_CONFIG of sysexits.h: the server says itself that no further start can help."""
+QUIET_S = 1.0
+"""An end that takes longer is worth a line."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +143,12 @@ class Recovery:
             self._means.emit("warning", f"{handle.name} ({handle.id}) could not be stopped: {error}")
 
     async def _ended(self, member: Member) -> None:
-        if member.ending is not None:
-            await asyncio.wait({member.ending})
+        if member.ending is None:
+            return
+        _, pending = await asyncio.wait({member.ending}, timeout=QUIET_S)
+        if pending:
+            self._means.tell(member, "waiting", f"{member.name} waits for the end of its last server")
+            await asyncio.wait(pending)
 
     async def _replace(self, member: Member, loss: Loss) -> None:
         member.attempt += 1

@@ -19,7 +19,7 @@ from support import fleet_contract
 from support.waiting import until
 
 from pytest_areal_eval.api import EpisodeStatus, Rollout
-from pytest_areal_eval.controller import ControllerSettings, Event, RolloutController, fleet, probe, upkeep
+from pytest_areal_eval.controller import ControllerSettings, Event, RolloutController, fleet, probe, recovery, upkeep
 from pytest_areal_eval.controller.instances import as_flags
 from pytest_areal_eval.controller.placement import Placement
 from pytest_areal_eval.controller.settings import Needs
@@ -356,15 +356,18 @@ def test_an_exit_that_no_start_can_help_is_not_tried_again() -> None:
 
 def test_ending_a_lost_instance_holds_up_nobody_but_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "TICK_S", 0.05)
+    monkeypatch.setattr(recovery, "QUIET_S", 0.05)
+    events: list[Event] = []
     with in_thread(nonce="n") as server:
         scripted = Scripted([[_up(server.port), _gone(lost=Lost.KILLED)], [_up(server.port)], [_up(server.port)]])
         scripted.may_end.clear()
-        with running(StandinEngine(replicas=2), scripted, health_interval_s=0.05) as controller:
+        with running(StandinEngine(replicas=2), scripted, events.append, health_interval_s=0.05) as controller:
             until(lambda: controller.snapshot().replicas_lost == 1, "the loss")
             until(lambda: controller.snapshot().replicas_ready == 1, "the other replica")
             polls = scripted.polls
             until(lambda: scripted.polls > polls + 3, "further polls")
             assert (len(scripted.started), scripted.stopped) == (2, [])
+            assert "role/0 waits for the end of its last server" in [event.text for event in events]
             scripted.may_end.set()
             until(lambda: controller.snapshot().replicas_ready == 2, "the successor")
             assert {r.reward for r in run_rows(controller, 10)} == {1.0}
