@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from support.plugins import without
+
 ROOT = Path(__file__).parents[2]
 ITEMS = 48
 SOME = f"--limit={ITEMS}"
@@ -18,7 +20,7 @@ SOME = f"--limit={ITEMS}"
 def evaluate(*options: str, env: Mapping[str, str] = os.environ) -> subprocess.CompletedProcess[str]:
     """Run it, greedily and without this run's plugins' caches."""
     words = [sys.executable, "-m", "pytest", "evals/test_arithmetic.py", "--model=models/tiny-math", "-q"]
-    words += ["-p", "no:cacheprovider", "--greedy", *options]
+    words += ["-p", "no:cacheprovider", *without().split(), "--greedy", *options]
     environment = {name: value for name, value in env.items() if name != "CI"}
     return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110)
 

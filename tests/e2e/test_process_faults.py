@@ -27,8 +27,9 @@ def test_gsm(rollout):
 """
 SLOW = ["--latency-ms=150"]
 NO_GRACE = """
-from pytest_areal_eval.controller import instances, probe
+from pytest_areal_eval.controller import instances, probe, upkeep
 probe.PROBE_LIMIT_S, instances.STOP_GRACE_S = 0.5, 0.3  # a stopped process sees no SIGTERM
+upkeep.END_TRIES = 1  # the local scheduler knows at once
 """
 
 

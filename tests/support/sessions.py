@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support.plugins import without
+
 TESTS = Path(__file__).parents[1]
 TINY = TESTS.parent / "models/tiny-math"
 MARK = "AREAL_EVAL_TEST_MARK"
-PLUGINS_OFF = ["-p", "no:randomly", "-p", "no:asyncio", "-p", "no:cov", "-p", "no:anyio", "-p", "no:timeout"]
 
 STANDIN_CONFTEST = """
 import pytest
@@ -62,7 +63,7 @@ class Session:
         environment |= {MARK: self.mark, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
         with open(self.path / "out.txt", "wb") as out:
             self.process = subprocess.Popen(
-                [*before, sys.executable, "-m", "pytest", "-W", "error", *PLUGINS_OFF, *args],
+                [*before, sys.executable, "-m", "pytest", "-W", "error", *without().split(), *args],
                 cwd=self.path, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 text=True, start_new_session=True, **popen,
             )  # fmt: skip
