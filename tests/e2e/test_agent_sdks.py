@@ -69,7 +69,7 @@ def test_an_agent_written_for_areal_runs_unmodified(controller: RolloutControlle
     if importlib.util.find_spec("agents") is None:
         pytest.skip("needs openai-agents, of the extra 'agents'")
     rollouts = controller.rollout_batch(
-        records(40, division=False), "support.areal_math_agent.MathAgent", gconfig=GREEDY, timeout_s=120
+        records(16, division=False), "support.areal_math_agent.MathAgent", gconfig=GREEDY, timeout_s=120
     )
     assert not [episode.error for rollout in rollouts for episode in rollout.episodes if episode.error]
     assert sum(rollout.reward for rollout in rollouts) > 0.9 * len(rollouts)
