@@ -128,7 +128,7 @@ def pytest_xdist_node_collection_finished(node: Any) -> None:
     """xdist's: the controlling process learns that a worker has collected."""
     owner = _conclusion(node.config).owner
     if owner is not None:
-        owner.refuse_mistakes()
+        owner.node_collected()
 
 
 def _install_areal_shim(config: pytest.Config) -> None:
@@ -221,6 +221,10 @@ class _Active:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         _conclusion(self.config).print(terminalreporter)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        _conclusion(self.config).interrupted = isinstance(excinfo.value, KeyboardInterrupt)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_areal_eval.journal import Answer, Journal, RunFolder
     from pytest_areal_eval.report.scoreboard import Row
     from pytest_areal_eval.runs.history import History
-    from pytest_areal_eval.session.xdist import Worker
+    from pytest_areal_eval.session.worker import Worker
     from pytest_areal_eval.stats import Summary
 
 DEFAULT_RESULTS_DIR = "eval-results"
@@ -155,7 +155,7 @@ class Run:
         if self.worker is None:
             return
         from pytest_areal_eval.runs.earlier import description
-        from pytest_areal_eval.session.xdist import row_to_dict
+        from pytest_areal_eval.session.worker import row_to_dict
 
         evaluations, history = self.evaluations, self.evaluations.history
         self.answer = self.worker.ask(
@@ -295,6 +295,6 @@ class Run:
 
 
 def _worker_of(config: pytest.Config) -> Worker | None:
-    from pytest_areal_eval.session.xdist import KEY, Worker
+    from pytest_areal_eval.session.worker import KEY, Worker
 
     return Worker(config) if KEY in getattr(config, "workerinput", {}) else None

@@ -43,7 +43,8 @@ class Conclusion:
         self.board = Scoreboard()
         self.decided: list[Decided] = []
         self.owner: Owner | None = None
-        self._termination = Termination()
+        self.interrupted = False
+        self.termination = Termination()
         self._reference: Reference | None = None
         run.rows = lambda: list(self.board.rows.values())
 
@@ -56,10 +57,11 @@ class Conclusion:
         self.evaluations.adopt(session.items)
         if not self.evaluations.groups:
             return
-        self._termination.install()
+        self.termination.install()
         worker = self.run.worker
         try:
             if worker is not None:
+                worker.has_selected()
                 worker.refuse_mode()
             refuse_mistakes(self.config, self.evaluations)
             for row in expected_rows(self.evaluations):
@@ -145,11 +147,13 @@ class Conclusion:
         try:
             self._finish(session)
         finally:
-            self._termination.restore()
+            self.termination.restore()
 
     def _finish(self, session: pytest.Session) -> None:
         if self.owner is not None:
             self.owner.close()
+        if self.interrupted and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.INTERRUPTED  # a second Ctrl-C came before pytest had noted the first
         failure = self.evaluations.engine_failure()
         if failure is not None:
             session.exitstatus = _exit_status_of(failure)

@@ -48,7 +48,7 @@ def initializer(run: Run, controller: RolloutController) -> Callable[[], None]:
     if not run.answer or not run.answer["endpoints"]:
         attached = attach_to(run.evaluations.settings)
         return lambda: controller.initialize(server_infos=attached or None)
-    from pytest_areal_eval.session.xdist import endpoints_of
+    from pytest_areal_eval.session.worker import endpoints_of
 
     endpoints = endpoints_of(run.answer)
     return lambda: controller.initialize(server_infos=endpoints)

@@ -7,47 +7,39 @@ back on the reports themselves, so that a worker that dies later takes none of t
 
 from __future__ import annotations
 
-import json
-import math
-import os
 import shutil
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_areal_eval.engines.base import Endpoint
-from pytest_areal_eval.errors import ArealEvalError, ConfigError, EngineStartError, UserError
+from pytest_areal_eval.errors import ArealEvalError, UserError
 from pytest_areal_eval.report.scoreboard import Row
-from pytest_areal_eval.session.session import SESSION
+from pytest_areal_eval.session.worker import (
+    ANSWER,
+    FOUND,
+    KEY,
+    LOOK,
+    NEED,
+    POLL_S,
+    REFUSED,
+    SELECTED,
+    read,
+    write,
+)
 from pytest_areal_eval.stats import parse_gate
 
 if TYPE_CHECKING:
     from pytest_areal_eval.controller import RolloutController
     from pytest_areal_eval.session.conclusion import Conclusion
 
-KEY = "areal_eval"
-POLL_S = 0.1
-REFUSED = "refused.json"
-"""What a worker found wrong when it had collected: its owner says it, for a worker's usage error is an internal one."""
-LOOK, FOUND = "look.json", "earlier.json"
-"""A worker's question for the earlier run that the options name, and the owner's answer."""
-NEED, ANSWER = "need.json", "engine.json"
-"""What a worker is about to evaluate, and where the run and its servers are."""
-ANSWER_LIMIT_S = 3600.0
-"""How long a worker waits for the owner's answer; the owner's own limits are shorter and say more."""
-
-
-SCOPES: Mapping[str, Callable[[str], str]] = {
-    "loadfile": lambda nodeid: nodeid.partition("::")[0],
-    "loadscope": lambda nodeid: nodeid.rpartition("::")[0],
-}
-"""What of a node id is the same for tests that xdist keeps on one worker, by ``--dist`` mode."""
+ANSWER_LIMIT_S = 2 * 86_400.0
+"""How long a worker waits for an answer, beyond what the options allow a server's queue and start, which say more when
+they end; by default a server may wait for a day.  A worker ends with its owner, whatever it waits for."""
 
 
 class Owner:
@@ -74,27 +66,35 @@ class Owner:
         self.workers.append(node.gateway.id)
         count = int(node.workerinput["workercount"])
         mode = str(self.config.getoption("dist", "no"))
-        node.workerinput[KEY] = {"folder": str(self.folder), "workers": count, "mode": mode}
+        settings = self.conclusion.evaluations.settings
+        limit_s = ANSWER_LIMIT_S + settings.get("queue-timeout", 0.0) + 2 * settings.get("start-timeout", 0.0)
+        node.workerinput[KEY] = {"folder": str(self.folder), "workers": count, "mode": mode, "limit_s": limit_s}
 
-    def refuse_mistakes(self) -> None:
-        """Say what a worker found wrong.
+    def node_collected(self) -> None:
+        """A worker has collected: SIGTERM acts as Ctrl-C from now on if there are evaluations.
 
         Raises:
-            pytest.UsageError: it found something.
+            pytest.UsageError: it found something wrong.
         """
+        if (self.folder / SELECTED).exists():
+            self.conclusion.termination.install()
         found = read(self.folder / REFUSED)
         if found is not None:
             raise pytest.UsageError(found["text"])
 
     def close(self) -> None:
-        """End the servers and remove the folder."""
+        """End the servers, those that start too, and remove the folder."""
         self._stop.set()
+        self._destroy()
         self._thread.join(timeout=30)
-        if self._controller is not None:
-            self._controller.destroy()
+        self._destroy()  # what the thread was about to start
         if self._scheduler is not None:
             self._scheduler.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _destroy(self) -> None:
+        if self._controller is not None:
+            self._controller.destroy()
 
     def _serve(self) -> None:
         waiting = {LOOK: (FOUND, self._look), NEED: (ANSWER, self._answer)}
@@ -103,7 +103,21 @@ class Owner:
                 asked = read(self.folder / note)
                 if asked is not None:
                     del waiting[note]
-                    write(self.folder / answer, work(asked))
+                    self._reply(asked, answer, work)
+
+    def _reply(
+        self, asked: Mapping[str, Any], answer: str, work: Callable[[Mapping[str, Any]], dict[str, Any]]
+    ) -> None:
+        try:
+            found = work(asked)
+        except Exception as error:
+            if self._stop.is_set():  # what was starting was broken off
+                return
+            failure = ArealEvalError(f"{type(error).__name__}: {error}")
+            self.conclusion.evaluations.engine_error = failure
+            write(self.folder / answer, {"error": str(failure), "hint": ""})  # or workers would wait for it
+            raise
+        write(self.folder / answer, found)
 
     def _look(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -141,98 +155,6 @@ class Owner:
         return [asdict(endpoint) for endpoint in self._controller.endpoints]
 
 
-class Worker:
-    """A worker's part; a plugin there.
-
-    Every worker collects all tests, and xdist says late which of them a worker runs: with ``loadfile`` and
-    ``loadscope`` all that stand together, else only the one at hand and the next.
-
-    Args:
-        config: of the worker; has ``workerinput``.
-    """
-
-    def __init__(self, config: pytest.Config) -> None:
-        given: Mapping[str, Any] = getattr(config, "workerinput", {})[KEY]
-        self.folder = Path(given["folder"])
-        self.name = str(getattr(config, "workerinput", {})["workerid"])
-        self.workers = int(given["workers"])
-        self.is_first = self.name == "gw0"
-        self.mode = str(given["mode"])
-        self._scope = SCOPES.get(self.mode)
-        self._at_hand: pytest.Item | None = None
-        self._next: pytest.Item | None = None
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
-        """Learn which test runs now and which runs next."""
-        self._at_hand, self._next = item, nextitem
-        if nextitem is not None:
-            item.config.stash[SESSION].look_ahead(nextitem)
-
-    def runs(self, item: pytest.Item) -> bool:
-        """Whether this worker is known to run a test; what another one runs must not be submitted here."""
-        if self._scope is None or self._at_hand is None:
-            return item in (self._at_hand, self._next)
-        return self._scope(item.nodeid) == self._scope(self._at_hand.nodeid)
-
-    def refuse_mode(self) -> None:
-        """Refuse what cannot be right with evaluations, whatever they are.
-
-        Raises:
-            ConfigError: ``--dist=each``.
-        """
-        if self.mode == "each":
-            raise ConfigError(
-                "--dist=each runs every item on every worker, so each would be scored several times",
-                "Use another --dist mode, or none: episodes run concurrently without -n.",
-            )
-
-    def refuse(self, error: UserError) -> None:
-        """Let the owner end the session; it hears of it before it hears that this worker has collected."""
-        write(self.folder / REFUSED, {"text": str(error)})
-
-    def ask_for_earlier(self, evaluations: Sequence[str]) -> Path:
-        """Where the earlier run is that the options name; the owner holds it where it goes on.
-
-        Raises:
-            ConfigError: it cannot be used.
-            EngineStartError: the owner did not answer in time.
-        """
-        answer = self._answer_to(LOOK, {"evaluations": list(evaluations)}, FOUND)
-        if "error" in answer:
-            raise ConfigError(answer["error"], answer["hint"])
-        return Path(answer["run"])
-
-    def ask(self, need: Mapping[str, Any]) -> dict[str, Any]:
-        """Say what is evaluated here, and learn from the owner where the run and its servers are.
-
-        Raises:
-            EngineStartError: the owner could not start the engine, or did not answer in time.
-        """
-        answer = self._answer_to(NEED, need, ANSWER)
-        if "error" in answer:
-            raise EngineStartError(answer["error"], hint=answer["hint"])
-        return answer
-
-    def _answer_to(self, note: str, content: Mapping[str, Any], answer: str) -> dict[str, Any]:
-        """Leave a note (the first worker's counts; all say the same) and wait for the owner's answer."""
-        if not (self.folder / note).exists():
-            write(self.folder / note, content)
-        end = time.monotonic() + ANSWER_LIMIT_S
-        while time.monotonic() < end:
-            found = read(self.folder / answer)
-            if found is not None:
-                return found
-            if not self.folder.exists():
-                break
-            time.sleep(POLL_S)
-        raise EngineStartError("pytest's controlling process did not say where the engine is")
-
-    def share(self, concurrency: int | None) -> int | None:
-        """This worker's part of ``--max-concurrency``."""
-        return None if concurrency is None else math.ceil(concurrency / self.workers)
-
-
 def own_workers(config: pytest.Config, conclusion: Conclusion) -> Owner:
     """The xdist owner of a controlling process, made with its first worker.
 
@@ -251,42 +173,3 @@ def own_workers(config: pytest.Config, conclusion: Conclusion) -> Owner:
             raise pytest.UsageError("several --model with -n: give one --model, or leave -n out")
         conclusion.owner = Owner(config, conclusion)
     return conclusion.owner
-
-
-def endpoints_of(answer: Mapping[str, Any]) -> list[Endpoint]:
-    """The replicas' addresses in the owner's answer."""
-    return [Endpoint(**endpoint) for endpoint in answer["endpoints"]]
-
-
-def row_to_dict(row: Row) -> dict[str, Any]:
-    """What the owner must know of a row before any result of it."""
-    names = (
-        "key",
-        "name",
-        "evaluation",
-        "model",
-        "file",
-        "n_samples",
-        "n_selected",
-        "n_planned",
-        "n_total",
-        "pass_mark",
-        "shard",
-    )
-    return {name: getattr(row, name) for name in names} | {"gates": [str(gate) for gate in row.gates]}
-
-
-def write(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a file whole or not at all; the folder is readable by this user alone, since tokens pass through it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content), encoding="utf-8")
-    temporary.replace(path)
-
-
-def read(path: Path) -> dict[str, Any] | None:
-    """A file's content; None while it is not there."""
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -120,6 +121,26 @@ def pytest_runtest_makereport(item, call):
     assert result.ret == pytest.ExitCode.INTERRUPTED, text
     assert "KeyboardInterrupt" in text
     assert "INTERNALERROR" not in text
+
+
+def test_a_second_ctrl_c_leaves_no_passed_run(suite: Suite) -> None:
+    """It comes while pytest looks at the first, whose exit status is not noted before."""
+    made = suite(rows=2)
+    made.makepyfile(
+        impatient="""
+import pytest
+
+def pytest_runtest_logreport(report):
+    raise KeyboardInterrupt
+
+@pytest.hookimpl(trylast=True)
+def pytest_keyboard_interrupt(excinfo):
+    raise KeyboardInterrupt
+"""
+    )
+    made.runpytest_subprocess("-p", "impatient")
+    (run,) = (made.path / "eval-results").glob("2*/run.json")
+    assert json.loads(run.read_text())["exit_status"] == pytest.ExitCode.INTERRUPTED
 
 
 def test_a_foreign_run_loop_gets_the_tests_in_collection_order(suite: Suite) -> None:

@@ -120,6 +120,24 @@ def test_x_stops_the_workers(suite: Suite) -> None:
     assert "gate PASS" not in result.stdout.str()
 
 
+def test_sigterm_ends_a_session_with_workers_as_ctrl_c_does(suite: Suite) -> None:
+    """C7, C92: with the table of what was reported, and a run that is closed; jobs of a cluster end at once."""
+    made = suite(source=TWO, latency="0.1")
+    made.makepyfile(
+        terminated="""
+import os, signal
+
+def pytest_runtest_logreport(report):
+    if "PYTEST_XDIST_WORKER" not in os.environ and hasattr(report, "areal_eval"):
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+    )
+    result = made.runpytest_subprocess("-n2", "-p", "terminated")
+    assert result.ret == pytest.ExitCode.INTERRUPTED, result.stdout.str()
+    result.stdout.fnmatch_lines(["gates not decided*", "*KeyboardInterrupt: SIGTERM*"])
+    assert run_json(made)["exit_status"] == pytest.ExitCode.INTERRUPTED
+
+
 def test_several_models_with_workers_are_refused(suite: Suite) -> None:
     result = suite(source=TWO).runpytest("-n2", "--model=a", "--model=b")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
