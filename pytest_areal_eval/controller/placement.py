@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from pytest_areal_eval.controller.settings import Needs
 from pytest_areal_eval.engines.base import Launch
@@ -43,15 +43,19 @@ class Placement:
         capacity = self._scheduler.capacity()
         if capacity.elastic or not capacity.nodes:
             return
-        shape = self.shape("a replica", replicas[0])
+        shape, count = self.shape("a replica", replicas[0]), len(replicas)
         nodes = [node for node in capacity.nodes if node.gpus_total or not shape.gpus_per_node]
-        room = sum(_room(node, shape, len(replicas) * shape.nodes) for node in nodes) // shape.nodes
-        if room < len(replicas):
+        rooms = [_rooms(node, shape) for node in nodes]
+        room = sum(min(each.values(), default=count * shape.nodes) for each in rooms) // shape.nodes
+        if room < count:
+            whats = list(rooms[0]) if rooms else ["GPU"]
+            short = [what for what in whats if sum(each.get(what, 0) for each in rooms) // shape.nodes < count]
+            whats = short or whats  # each alone may be enough
             less = " or reserve less for each (--server-cpus=N, --server-mem=GB)" if self._needs.reserves else ""
             raise CannotFit(
-                f"{len(replicas)} replicas of {_wanted(shape)} do not fit: the {self._scheduler.name} scheduler has "
-                f"{_there(nodes, shape)}, room for {room}.",
-                f"Ask for fewer (--backend=ENGINE:d{room or 'N'}) or smaller ones{less}.",
+                f"{count} replicas of {_wanted(shape, whats)} do not fit: the {self._scheduler.name} scheduler has "
+                f"{_there(nodes, whats)} on {counted(len(nodes), 'node')}, room for {room}.",
+                f"Ask for fewer replicas or smaller ones (--backend=ENGINE:d{room or 'N'}){less}.",
             )
 
     def is_room(self, name: str, launch: Launch, without: Collection[str]) -> bool:
@@ -110,31 +114,36 @@ class Placement:
         return nodes
 
 
-def _room(node: NodeFree, shape: Shape, most: int) -> int:
-    """How many parts of replicas a node could hold, counting what its scheduler counts; ``most`` at most."""
-    rooms = [most]
+def _rooms(node: NodeFree, shape: Shape) -> dict[str, int]:
+    """How many parts of replicas a node could hold, by what they need and the scheduler counts."""
+    rooms: dict[str, int] = {}
     if shape.gpus_per_node:
-        rooms.append(node.gpus_total // shape.gpus_per_node)
+        rooms["GPU"] = node.gpus_total // shape.gpus_per_node
     if node.cpus_total is not None:
-        rooms.append(node.cpus_total * node.cpu_share // shape.cpus_per_node)
+        rooms["CPU"] = node.cpus_total * node.cpu_share // shape.cpus_per_node
     if node.mem_gb_total is not None and shape.mem_gb_per_node:
-        rooms.append(int(node.mem_gb_total // shape.mem_gb_per_node))
-    return min(rooms)
+        rooms["GB"] = int(node.mem_gb_total // shape.mem_gb_per_node)
+    return rooms
 
 
-def _wanted(shape: Shape) -> str:
-    gpus = [counted(shape.gpus_per_node * shape.nodes)] if shape.gpus_per_node else []
-    memory = [f"{shape.mem_gb_per_node * shape.nodes:g} GB"] if shape.mem_gb_per_node else []
-    return " and ".join([*gpus, counted(shape.cpus_per_node * shape.nodes, "CPU"), *memory])
+def _wanted(shape: Shape, whats: Iterable[str]) -> str:
+    said = {
+        "GPU": counted(shape.gpus_per_node * shape.nodes),
+        "CPU": counted(shape.cpus_per_node * shape.nodes, "CPU"),
+        "GB": f"{(shape.mem_gb_per_node or 0) * shape.nodes:g} GB",
+    }
+    return " and ".join(said[what] for what in whats)
 
 
-def _there(nodes: Sequence[NodeFree], shape: Shape) -> str:
-    gpus = [counted(sum(node.gpus_total for node in nodes))] if shape.gpus_per_node else []
+def _there(nodes: Sequence[NodeFree], whats: Iterable[str]) -> str:
     share = max((node.cpu_share for node in nodes), default=1)
-    cpus = [counted(sum(node.cpus_total or 0 for node in nodes), "CPU") + (f" for {share} servers each" * (share > 1))]
-    cpus = cpus if any(node.cpus_total is not None for node in nodes) else []
-    memory = [f"{sum(node.mem_gb_total or 0 for node in nodes):,.0f} GB"] if shape.mem_gb_per_node else []
-    return f"{' and '.join([*gpus, *cpus, *memory])} on {counted(len(nodes), 'node')}"
+    cpus = counted(sum(node.cpus_total or 0 for node in nodes), "CPU")
+    said = {
+        "GPU": counted(sum(node.gpus_total for node in nodes)),
+        "CPU": f"{cpus} for {share} servers each" if share > 1 else cpus,
+        "GB": f"{sum(node.mem_gb_total or 0 for node in nodes):,.0f} GB",
+    }
+    return " and ".join(said[what] for what in whats)
 
 
 def _with_at_least(capacity: Capacity, gpus: int) -> int:

@@ -90,7 +90,7 @@ class TestThreeNodes:
             ),
             (
                 "--backend=hf:d25",
-                "25 replicas of 1 GPU and 1 CPU do not fit: the slurm scheduler has 24 GPUs and 48 CPUs on 3 nodes",
+                "25 replicas of 1 GPU do not fit: the slurm scheduler has 24 GPUs on 3 nodes",
             ),
             (
                 "--slurm-time=x",

@@ -143,7 +143,13 @@ def test_words_for_slurm_that_are_malformed(refuse: Refuse, option: str, said: s
             ["--backend=hf:d9"],
             "gpu:8",
             ": 9 replicas of 1 GPU do not fit: the slurm scheduler has 8 GPUs on 1 node, room for 8.",
-            "Ask for fewer replicas or smaller ones (--backend=ENGINE:dN).",
+            "Ask for fewer replicas or smaller ones (--backend=ENGINE:d8).",
+        ),
+        (
+            ["--backend=hf:d8", "--server-cpus=10"],
+            "gpu:8",
+            ": 8 replicas of 10 CPUs do not fit: the slurm scheduler has 64 CPUs on 1 node, room for 6.",
+            "* smaller ones (--backend=ENGINE:d6) or reserve less for each (--server-cpus=N, --server-mem=GB).",
         ),
         (
             ["--backend=vllm:t16"],
@@ -176,7 +182,7 @@ def test_a_slurm_cluster_that_has_not_what_is_asked_for(
 ) -> None:
     pytest.importorskip("submitit")
     for name in SLURM:
-        program(name, f"echo 'main*|n1|idle|{gres}|gpu:0|64|'")
+        program(name, f"echo 'main*|n1|idle|{gres}|gpu:0|0/64/0/64|NO|64000|'")
     python = f"--engine-python={engine_python('vllm')}" if "vllm" in options[0] else "-q"
     refuse("--scheduler=slurm", *options, python, said=said, then=then)
 
@@ -239,7 +245,7 @@ def test_more_replicas_than_gpus_before_any_is_started(refuse: Refuse, monkeypat
     refuse(
         "--backend=hf:d3",
         said=": 3 replicas of 1 GPU do not fit: the local scheduler has 2 GPUs on 1 node, room for 2.",
-        then="Ask for fewer replicas or smaller ones (--backend=ENGINE:dN).",
+        then="Ask for fewer replicas or smaller ones (--backend=ENGINE:d2).",
     )
     assert list(Path("eval-results").glob("*/logs/*.log")) == []
 

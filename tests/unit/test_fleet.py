@@ -561,7 +561,7 @@ A_NODE = NodeFree("a", gpus_total=8, gpus_free=0, cpus_total=16, mem_gb_total=10
             Launch(()),
             Needs(),
             r"100000 replicas of 1 CPU do not fit: .* has 2 CPUs for 16 servers each on 1 node, room for 32\."
-            r"\nAsk for fewer \(--backend=ENGINE:d32\) or smaller ones\.",
+            r"\nAsk for fewer replicas or smaller ones \(--backend=ENGINE:d32\)\.",
         ),
         (
             [A_NODE, A_NODE],
@@ -571,7 +571,7 @@ A_NODE = NodeFree("a", gpus_total=8, gpus_free=0, cpus_total=16, mem_gb_total=10
             r"\n.* or reserve less for each \(--server-cpus=N, --server-mem=GB\)\.",
         ),
         ([A_NODE], Launch((), gpus=2), Needs(mem_gb_per_gpu=20.0), r"2 GPUs and 1 CPU and 40 GB .* room for 2\."),
-        ([A_NODE], Launch((), gpus=12, gang=GANG), Needs(), r"12 GPUs .* room for 0\."),
+        ([A_NODE], Launch((), gpus=12, gang=GANG), Needs(), r"12 GPUs .* room for 0\.\n.*ENGINE:dN"),
         ([replace(A_NODE, cpus_total=None)], Launch((), gpus=1), Needs(), r"has 8 GPUs on 1 node, room for 8\."),
     ],
 )
