@@ -238,6 +238,8 @@ def function_tool(schema: Mapping[str, Any]) -> dict[str, Any]:
     function = {name: schema[name] for name in names if schema.get(name) is not None}
     if not isinstance(function.get("name"), str):
         raise RefusedError(f"a tool without a name: {json.dumps(schema, default=str)[:200]}", param="tools")
+    if not isinstance(function.get("parameters", {}), Mapping):
+        raise RefusedError(f"tool {function['name']!r}: its parameters are no JSON schema", param="tools")
     return {"type": "function", "function": function}
 
 

@@ -7,7 +7,7 @@ opening tag ends the prompt, the rest follows a schema, so a grammar for JSON is
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import ModelRequest
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _PROBE = "areal_eval_probe"
 _LEAD = re.compile(r'(<tool_call>\s*)\{"name": ?"' + _PROBE + r'", ?"arguments": ?')
 _DEFINITIONS = ("$defs", "definitions")
+_MOVED = tuple(f"#/{key}/" for key in _DEFINITIONS)
 
 
 def hold(ask: Ask, request: ModelRequest, engine: EpisodeEngine) -> str:
@@ -102,11 +103,25 @@ def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 def _hoist(parameters: dict[str, Any], definitions: dict[str, Any]) -> None:
     """Move a schema's definitions to where its references, which begin at the root, find them."""
+    other = next((ref for ref in _references(parameters) if not ref.startswith(_MOVED)), None)
+    if other is not None:
+        said = f"$ref {other!r} of a tool's parameters does not point into their $defs; put there what it means"
+        raise RefusedError(f"tool_choice: {said}", param=CHOICE)
     for key in _DEFINITIONS:
         own, known = parameters.pop(key, None) or {}, definitions.get(key, {})
+        if not isinstance(own, Mapping):
+            raise RefusedError(f"tool_choice: {key} of a tool's parameters is no object", param=CHOICE)
         clash = next((name for name in own if known.get(name, own[name]) != own[name]), None)
         if clash is not None:
             said = f"two tools define {clash!r} differently; force one of them by its name"
             raise RefusedError(f"tool_choice: {said}", param=CHOICE)
         if own:
             definitions[key] = {**known, **own}
+
+
+def _references(schema: Any) -> Iterator[str]:
+    inner = schema.values() if isinstance(schema, Mapping) else schema if isinstance(schema, list) else ()
+    if isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str):
+        yield schema["$ref"]
+    for part in inner:
+        yield from _references(part)

@@ -201,6 +201,23 @@ def test_what_cannot_be_honest_is_refused_by_name(options: dict[str, Any], said:
 
 
 @pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ("x", "tool 'f': its parameters are no JSON schema"),
+        ({"$defs": ["Point"]}, "$defs of a tool's parameters is no object"),
+        ({"type": "object", "properties": {"next": {"$ref": "#"}}}, "$ref '#' of a tool's parameters does not point"),
+    ],
+)
+def test_parameters_that_a_call_cannot_be_held_to_are_refused(parameters: Any, said: str, tokenizer: Any) -> None:
+    """A reference to the root would mean the whole call, and the model would be held to another schema."""
+    engine, tool = LocalEngine(), {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    ((status, body),) = ask_here(engine, ASK | {"tools": [tool], "tool_choice": "required"}, tokenizer)
+    assert status == 400
+    assert said in body["error"]["message"]
+    assert engine.requests == []
+
+
+@pytest.mark.parametrize(
     ("text", "reasoning", "json_text"),
     [
         ('{"say": "</think>"}', None, '{"say": "</think>"}'),
@@ -216,12 +233,12 @@ def test_reasoning_is_told_from_tags_in_json(text: str, reasoning: str | None, j
     assert (message.get("reasoning_content"), message["content"]) == (reasoning, json_text)
 
 
-def ask_here(engine: LocalEngine, body: dict[str, Any]) -> list[tuple[int, Any]]:
+def ask_here(engine: LocalEngine, body: dict[str, Any], tokenizer: Any = None) -> list[tuple[int, Any]]:
     """What an agent is answered by an engine in this process."""
     engine.info = EngineInfo(schemas=True)
     agent = EndpointAgent(("/chat/completions", body))
     with RolloutController(
-        engine, tokenizer=ByteTokenizer(), settings=ControllerSettings(max_attempts=1)
+        engine, tokenizer=tokenizer or ByteTokenizer(), settings=ControllerSettings(max_attempts=1)
     ) as controller:
         controller.initialize()
         controller.rollout_batch([{"q": "x"}], agent)
