@@ -13,13 +13,20 @@ from pytest_areal_eval.options.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_areal_eval.controller import RolloutController
+    from pytest_areal_eval.controller.settings import Needs
     from pytest_areal_eval.engines.base import Engine
     from pytest_areal_eval.runs.history import History
     from pytest_areal_eval.schedulers.base import Scheduler
     from pytest_areal_eval.schedulers.slurm import SlurmOptions
 
-_OPTIONS_OF = {"slurm": ("slurm-", "shared-dir"), "ray": ("ray-",)}
-"""Beginnings of the options that mean something to one scheduler alone."""
+_FOR = {
+    "slurm-": ("slurm",),
+    "shared-dir": ("slurm",),
+    "ray-": ("ray",),
+    "server-cpus": ("ray", "slurm"),
+    "server-mem": ("ray", "slurm"),
+}
+"""The schedulers that options mean something to, by how these begin; every other option is for all."""
 
 
 def check_options(settings: Settings) -> None:
@@ -49,8 +56,8 @@ def check_options(settings: Settings) -> None:
 def idle_options(settings: Settings) -> str:
     """What was typed for another scheduler than the one in use, for a person; empty if nothing was."""
     name = settings.get("scheduler", "local")
-    others = [option for other, options in _OPTIONS_OF.items() if other != name for option in options]
-    idle = [option for option in settings.given if option.startswith(tuple(others))]
+    others = tuple(option for option, schedulers in _FOR.items() if name not in schedulers)
+    idle = [option for option in settings.given if option.startswith(others)]
     return f"--{', --'.join(idle)}: nothing to the {name} scheduler" if idle else ""
 
 
@@ -141,7 +148,6 @@ def build_controller(
         UserError: there is neither ``--model`` nor ``--replay``, or one of them is wrong.
     """
     from pytest_areal_eval.controller import ControllerSettings, RolloutController
-    from pytest_areal_eval.controller.settings import Needs
 
     concurrency = settings.get("max-concurrency")
     chosen = ControllerSettings(
@@ -152,15 +158,21 @@ def build_controller(
         reward_timeout_s=settings.get("reward-timeout", 15.0),
         start_timeout_s=settings.get("start-timeout"),
         queue_timeout_s=settings.get("queue-timeout", ControllerSettings.queue_timeout_s),
-        needs=Needs(
-            env=_server_env(settings),
-            cpus_per_gpu=settings.get("server-cpus"),
-            mem_gb_per_gpu=settings.get("server-mem"),
-        ),
+        needs=_needs(settings),
         seed=settings.get("seed", 0),
     )
     engine, tokenizer = _engine(settings, model, scheduler)
     return RolloutController(engine, scheduler, settings=chosen, tokenizer=tokenizer, on_event=on_event)
+
+
+def _needs(settings: Settings) -> Needs:
+    """What a server needs; the servers of one machine share its CPUs and its memory."""
+    from pytest_areal_eval.controller.settings import Needs
+
+    env = _server_env(settings)
+    if settings.get("scheduler", "local") == "local":
+        return Needs(env=env)
+    return Needs(env=env, cpus_per_gpu=settings.get("server-cpus"), mem_gb_per_gpu=settings.get("server-mem"))
 
 
 def _server_env(settings: Settings) -> dict[str, str]:

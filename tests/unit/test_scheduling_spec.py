@@ -118,9 +118,13 @@ def test_servers_limits_and_needs_reach_the_controller(tmp_path: Path) -> None:
     recorded = tmp_path / "r.jsonl"
     recorded.write_text('{"id": "a", "completion": "b"}\n')
     given = {"replay": str(recorded), "queue-timeout": 60.0, "server-env": ["A=x=y"], "server-cpus": 4, "server-mem": 9}
-    settings = build_controller(Settings(given), None, None).settings
-    assert settings.queue_timeout_s == 60.0
-    assert settings.needs == Needs(env={"A": "x=y"}, cpus_per_gpu=4, mem_gb_per_gpu=9)
+    for scheduler in ("ray", "slurm"):
+        settings = build_controller(Settings({**given, "scheduler": scheduler}), None, None).settings
+        assert settings.queue_timeout_s == 60.0
+        assert settings.needs == Needs(env={"A": "x=y"}, cpus_per_gpu=4, mem_gb_per_gpu=9)
+    assert build_controller(Settings(given), None, None).settings.needs == Needs(
+        env={"A": "x=y"}
+    )  # local: all is shared
     assert build_controller(Settings({"replay": str(recorded)}), None, None).settings.queue_timeout_s == 86_400
 
 
@@ -135,7 +139,7 @@ def test_what_is_typed_for_another_scheduler_is_told() -> None:
     """What an ini file says may be meant for other runs."""
     typed = {"slurm-time": "10", "shared-dir": "/d", "ray-address": "h:1", "server-cpus": 2}
     said = [idle_options(Settings({**typed, "scheduler": name})) for name in ("local", "ray", "slurm")]
-    assert said[0] == "--slurm-time, --shared-dir, --ray-address: nothing to the local scheduler"
+    assert said[0] == "--slurm-time, --shared-dir, --ray-address, --server-cpus: nothing to the local scheduler"
     assert said[1] == "--slurm-time, --shared-dir: nothing to the ray scheduler"
     assert said[2] == "--ray-address: nothing to the slurm scheduler"
     assert idle_options(Settings(ini=typed)) == ""
