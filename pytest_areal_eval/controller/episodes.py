@@ -248,9 +248,11 @@ def _episode(
 
 
 def _fresh(value: Any) -> Any:
-    """A copy of the record's dicts and lists, so that an episode's changes stay its own."""
+    """A copy of the record's dicts, lists, tuples and sets, so that an episode's changes stay its own."""
     if isinstance(value, Mapping):
         return {key: inner if type(inner) in _PLAIN else _fresh(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [inner if type(inner) in _PLAIN else _fresh(inner) for inner in value]
-    return value
+    if type(value) is tuple:  # it may hold lists
+        return tuple(map(_fresh, value))
+    return value.copy() if isinstance(value, set | bytearray) else value

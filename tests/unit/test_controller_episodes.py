@@ -360,6 +360,23 @@ def test_episodes_of_an_item_share_nothing_but_the_item() -> None:
     assert item == {"messages": [{"role": "user", "content": "hi"}], "q": "x"}
 
 
+def test_what_an_episode_changes_in_its_item_stays_its_own() -> None:
+    """However deep it lies."""
+    row = {"list": [{"of": []}], "tuple": ([],), "set": {0}, "bytes": bytearray()}
+
+    async def grow(engine: Any, item: dict[str, Any]) -> float:
+        item["set"].add(len(item["set"]))
+        for inner in (item["list"][0]["of"], item["tuple"][0], item["bytes"]):
+            inner.append(1)
+        return float(len(item["list"][0]["of"]) + len(item["tuple"][0]) + len(item["set"]) + len(item["bytes"]))
+
+    with RolloutController(LocalEngine()) as controller:
+        controller.initialize()
+        (rollout,) = controller.rollout_batch([row], grow, group_size=2)
+    assert [e.reward for e in rollout.episodes] == [5.0, 5.0]
+    assert row == {"list": [{"of": []}], "tuple": ([],), "set": {0}, "bytes": bytearray()}
+
+
 def test_a_workflows_own_statistics_reach_export_stats() -> None:
     async def body(engine: EpisodeEngine, item: dict[str, Any]) -> float:
         with tracker.get().record_timing("think"):
