@@ -1,11 +1,12 @@
 """Rendered prompts, kept for the other episodes of their item; rendering one costs as much as sending it.
 
-Invariant: what is given out is the caller's own; a conversation that is no plain JSON is rendered anew each time.
+Invariant: what is given out is the caller's own; a conversation of other than Python's plain values is rendered anew
+each time, for two that differ could look alike.
 """
 
 from __future__ import annotations
 
-import json
+import marshal
 import threading
 from array import array
 from collections.abc import Callable, Hashable, Mapping
@@ -27,9 +28,10 @@ class Prompts:
 
     def ids(self, tokenizer: Any, messages: Any, template_kwargs: Mapping[str, Any]) -> list[int]:
         """Token ids of a conversation with the generation prompt; see :func:`chat_ids`."""
+        asked: Any = messages, template_kwargs
         try:
-            said = json.dumps((messages, template_kwargs))
-        except (TypeError, ValueError):  # a tool given as a function has no other name than its address
+            said = marshal.dumps(asked, 0)  # keeps types: 1 is no "1", and no True
+        except ValueError:  # a tool given as a function has no other name than its address
             return chat_ids(tokenizer, messages, template_kwargs)
         ids = self._kept(self._ids, said, tokenizer, lambda: chat_ids(tokenizer, messages, template_kwargs))
         return list(ids)

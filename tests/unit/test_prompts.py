@@ -16,6 +16,13 @@ from pytest_areal_eval.workflows.prompts import KEPT, Prompts
 CHAT = [{"role": "user", "content": "6*7?"}]
 
 
+class Loud(str):
+    """It prints otherwise than it compares, as enumerations of texts do."""
+
+    def __str__(self) -> str:
+        return self.upper()
+
+
 class Counting(ByteTokenizer):
     """Counts what it does."""
 
@@ -73,6 +80,15 @@ def test_a_tool_given_as_a_function_is_rendered_each_time() -> None:
     prompts, tokenizer = Prompts(), Counting()
     for _ in range(2):
         prompts.ids(tokenizer, CHAT, {"tools": [lambda: None]})
+    assert tokenizer.rendered == 2
+
+
+@pytest.mark.parametrize(("one", "other"), [({1: "x"}, {"1": "x"}), (1, True), ("user", Loud("user"))])
+def test_values_that_only_json_takes_for_the_same_are_kept_apart(one: object, other: object) -> None:
+    """A template may print each otherwise."""
+    prompts, tokenizer = Prompts(), Counting()
+    for value in (one, other, one):
+        prompts.ids(tokenizer, CHAT, {"enable_thinking": value})
     assert tokenizer.rendered == 2
 
 
