@@ -152,14 +152,7 @@ class Conclusion:
     def _finish(self, session: pytest.Session) -> None:
         if self.owner is not None:
             self.owner.close()
-        if self.interrupted and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.INTERRUPTED  # a second Ctrl-C came before pytest had noted the first
-        failure = self.evaluations.engine_failure()
-        if failure is not None:
-            session.exitstatus = _exit_status_of(failure)
-        inconclusive = any(found.verdict.outcome == "inconclusive" for found in self.decided)
-        if inconclusive and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = EXIT_INCONCLUSIVE
+        self._set_exit_status(session)
         if self.run.worker is None:
             _remember_missed(self.config, self.board, [found.nodeid for found in self.decided])
         from pytest_areal_eval.report.stats import write_stats
@@ -177,6 +170,18 @@ class Conclusion:
                 reporter.write_line(f"areal-eval: {error}", red=True)
             if session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+
+    def _set_exit_status(self, session: pytest.Session) -> None:
+        if self.interrupted and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.INTERRUPTED  # a second Ctrl-C came before pytest had noted the first
+        failure = self.evaluations.engine_failure()
+        if failure is not None:
+            session.exitstatus = _exit_status_of(failure)
+            if self.run.worker is not None:
+                self.run.worker.fail(failure)
+        inconclusive = any(found.verdict.outcome == "inconclusive" for found in self.decided)
+        if inconclusive and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = EXIT_INCONCLUSIVE
 
 
 def _load_what_the_end_needs() -> None:

@@ -5,6 +5,7 @@ They meet in a folder that only this user can read, through files that are writt
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from pytest_areal_eval.engines.base import Endpoint
-from pytest_areal_eval.errors import ConfigError, EngineStartError, UserError
+from pytest_areal_eval.errors import ArealEvalError, ConfigError, EngineStartError, UserError
 from pytest_areal_eval.report.scoreboard import Row
 from pytest_areal_eval.session.session import SESSION
 
@@ -30,6 +31,8 @@ LOOK, FOUND = "look.json", "earlier.json"
 """A worker's question for the earlier run that the options name, and the owner's answer."""
 NEED, ANSWER = "need.json", "engine.json"
 """What a worker is about to evaluate, and where the run and its servers are."""
+FAILED = "failed.json"
+"""What ended a worker's session."""
 SCOPES: Mapping[str, Callable[[str], str]] = {
     "loadfile": lambda nodeid: nodeid.partition("::")[0],
     "loadscope": lambda nodeid: nodeid.rpartition("::")[0],
@@ -91,6 +94,12 @@ class Worker:
     def refuse(self, error: UserError) -> None:
         """Let the owner end the session; it hears of it before it hears that this worker has collected."""
         write(self.folder / REFUSED, {"text": str(error)})
+
+    def fail(self, error: ArealEvalError) -> None:
+        """Let the owner say what ended this session, whole and once."""
+        told = {"kind": type(error).__name__, "text": str(error.args[0]), "hint": error.hint}
+        with contextlib.suppress(FileNotFoundError):  # the owner has ended before
+            write(self.folder / FAILED, told)
 
     def ask_for_earlier(self, evaluations: Sequence[str]) -> Path:
         """Where the earlier run is that the options name; the owner holds it where it goes on.

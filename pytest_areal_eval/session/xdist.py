@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_areal_eval import errors
 from pytest_areal_eval.errors import ArealEvalError, UserError
 from pytest_areal_eval.report.scoreboard import Row
 from pytest_areal_eval.session.worker import (
     ANSWER,
+    FAILED,
     FOUND,
     KEY,
     LOOK,
@@ -90,7 +92,14 @@ class Owner:
         self._destroy()  # what the thread was about to start
         if self._scheduler is not None:
             self._scheduler.close()
+        self._adopt_failure()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _adopt_failure(self) -> None:
+        """Take what ended a worker's session for the session's own, unless it came from here."""
+        told, evaluations = read(self.folder / FAILED), self.conclusion.evaluations
+        if told is not None and evaluations.engine_error is None:
+            evaluations.engine_error = getattr(errors, told["kind"], ArealEvalError)(told["text"], hint=told["hint"])
 
     def _destroy(self) -> None:
         if self._controller is not None:

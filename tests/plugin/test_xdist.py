@@ -105,6 +105,16 @@ def test_a_typo_in_a_gate_is_one_usage_error_under_workers_too(suite: Suite) -> 
     refused(result, pytest.ExitCode.USAGE_ERROR, "no selected evaluation is named 'test_gms'")
 
 
+def test_what_a_worker_finds_wrong_later_is_said_whole_by_the_owner(suite: Suite) -> None:
+    """With the hint, and with the exit status that it has without workers."""
+    made = suite(source=TWO)
+    conftest = made.path / "conftest.py"
+    conftest.write_text(conftest.read_text().replace('scope="session"', 'scope="function"'))
+    result = made.runpytest("-n2")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stdout.fnmatch_lines(["Give 'controller' scope='module' or wider, or make the object inside the test."])
+
+
 def test_lf_and_k_work_with_workers(suite: Suite) -> None:
     made = suite(source=TWO)
     made.runpytest("-n2")
