@@ -32,16 +32,19 @@ class LiveLine:
         config: for the terminal.
         board: the results so far.
         events: what happened to the servers, newest last.
+        by_lines: no line is rewritten, on a terminal neither.
     """
 
-    def __init__(self, config: pytest.Config, board: Scoreboard, events: Sequence[Event]) -> None:
+    def __init__(
+        self, config: pytest.Config, board: Scoreboard, events: Sequence[Event], *, by_lines: bool = False
+    ) -> None:
         self.board = board
         self.events = events
         self._reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
         self._writer = config.get_terminal_writer() if self._reporter else None
         wanted = self._reporter is not None and config.option.verbose > -2
         tty = wanted and bool(getattr(self._reporter, "isatty", False)) and hasattr(self._reporter, "write_raw")
-        self._mode = "terminal" if tty else "lines" if wanted else "off"
+        self._mode = "terminal" if tty and not by_lines else "lines" if wanted else "off"
         self._text: Callable[[], str] = str
         self._since = self._last = time.monotonic()
         self._shown = False

@@ -58,7 +58,7 @@ class EvaluationSession:
         self.notes: list[str] = []
         self.fixture_scopes: dict[str, str] = {}
         self.inbox = Inbox()
-        self._starting: dict[RolloutController, _Starting] = {}
+        self._starting: dict[RolloutController, Starting] = {}
 
     # -- which items ------------------------------------------------------------------------------------------------
 
@@ -71,7 +71,7 @@ class EvaluationSession:
 
     def launch(self, controller: RolloutController, initialize: Callable[[], None]) -> None:
         """Start a controller's servers in the background; :meth:`wait_ready` waits for them."""
-        self._starting[controller] = _Starting(initialize)
+        self._starting[controller] = Starting(initialize)
         if controller not in self.controllers:
             self.controllers.append(controller)
 
@@ -248,7 +248,7 @@ class EvaluationSession:
         self.inbox.deliver(item, rollout, controller)
 
 
-class _Starting:
+class Starting:
     """A controller's ``initialize`` in a thread of its own, so that the main thread can show what it waits for."""
 
     def __init__(self, initialize: Callable[[], None]) -> None:
@@ -263,6 +263,7 @@ class _Starting:
             self._error = error
 
     def wait(self, tick: Callable[[], None]) -> None:
+        """Until it has returned; ``tick`` is called a few times a second, and what it raised is raised here."""
         while self._thread.is_alive():
             self._thread.join(TICK_S)
             tick()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +20,9 @@ import pytest
 
 from pytest_areal_eval import errors
 from pytest_areal_eval.errors import ArealEvalError, UserError
+from pytest_areal_eval.report.live import LiveLine
 from pytest_areal_eval.report.scoreboard import Row
+from pytest_areal_eval.session.session import Starting
 from pytest_areal_eval.session.worker import (
     ANSWER,
     FAILED,
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
 ANSWER_LIMIT_S = 2 * 86_400.0
 """How long a worker waits for an answer, beyond what the options allow a server's queue and start, which say more when
 they end; by default a server may wait for a day.  A worker ends with its owner, whatever it waits for."""
+OTHERS_S = 60.0
+"""How long workers wait at most for further replicas once the first is ready."""
 
 
 class Owner:
@@ -59,6 +64,7 @@ class Owner:
         self.workers: list[str] = []
         self._controller: RolloutController | None = None
         self._scheduler: Any = None
+        self._given = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="areal-eval-owner", daemon=True)
         self._thread.start()
@@ -87,6 +93,7 @@ class Owner:
     def close(self) -> None:
         """End the servers, those that start too, and remove the folder."""
         self._stop.set()
+        self._tell_of_idle_ones()
         self._destroy()
         self._thread.join(timeout=30)
         self._destroy()  # what the thread was about to start
@@ -100,6 +107,14 @@ class Owner:
         told, evaluations = read(self.folder / FAILED), self.conclusion.evaluations
         if told is not None and evaluations.engine_error is None:
             evaluations.engine_error = getattr(errors, told["kind"], ArealEvalError)(told["text"], hint=told["hint"])
+
+    def _tell_of_idle_ones(self) -> None:
+        if self._controller is None or not self._given:
+            return
+        late = self._controller.snapshot().replicas_ready - self._given
+        if late > 0:
+            said = f"{late} of {late + self._given} replicas were ready too late for the workers and stood idle"
+            self.conclusion.evaluations.notes.append(f"{said}; without -n the run uses each as it comes")
 
     def _destroy(self) -> None:
         if self._controller is not None:
@@ -158,10 +173,24 @@ class Owner:
         if settings.get("replay") is not None or (model is None and not settings.get("base-url")):
             return []
         self._scheduler = build_scheduler(settings, run.log_dir())
-        self._controller = make_controller(run, model, self._scheduler)
-        initializer(run, self._controller)()
+        self._controller = made = make_controller(run, model, self._scheduler)
+        begun = time.monotonic()
+        live = LiveLine(self.config, self.conclusion.board, run.events, by_lines=True)  # the main thread is xdist's
+        with live.waiting(made):
+            Starting(initializer(run, made)).wait(live.tick)
         run.describe_model(model)
-        return [asdict(endpoint) for endpoint in self._controller.endpoints]
+        self._wait_for_others(made, time.monotonic() - begun)
+        endpoints = made.endpoints
+        self._given = len(endpoints)
+        return [asdict(endpoint) for endpoint in endpoints]
+
+    def _wait_for_others(self, controller: RolloutController, first_s: float) -> None:
+        """Until all replicas are ready, or as long again as the first took: workers learn of them once."""
+        deadline = time.monotonic() + min(first_s, OTHERS_S)
+        while time.monotonic() < deadline and not self._stop.wait(POLL_S):
+            snapshot = controller.snapshot()
+            if snapshot.replicas_ready >= snapshot.replicas_total:
+                return
 
 
 def own_workers(config: pytest.Config, conclusion: Conclusion) -> Owner:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.waiting import until
 
+from pytest_areal_eval.controller.settings import Snapshot
 from pytest_areal_eval.session.worker import ANSWER, NEED, read, write
 from pytest_areal_eval.session.xdist import Owner
 
@@ -54,6 +55,38 @@ def test_servers_that_start_are_ended_at_once(monkeypatch: pytest.MonkeyPatch) -
     assert controller.destroyed.is_set()
     assert not made.folder.exists()
     assert made.conclusion.evaluations.engine_error is None
+
+
+class Coming:
+    """One more of its three replicas is ready each time that it is asked, up to ``most``."""
+
+    def __init__(self, most: int = 3) -> None:
+        self.most = most
+        self.ready = 0
+
+    def snapshot(self) -> Snapshot:
+        self.ready = min(self.ready + 1, self.most)
+        return Snapshot(replicas_ready=self.ready, replicas_total=3)
+
+    def destroy(self) -> None:
+        """Nothing was started."""
+
+
+def test_workers_wait_for_the_replicas_that_come_soon_after_the_first() -> None:
+    made = owner()
+    for controller, first_s, ready in ((Coming(), 60.0, 3), (Coming(most=2), 0.35, 2)):
+        made._wait_for_others(controller, first_s)  # type: ignore[arg-type]
+        assert controller.ready == ready
+    made.close()
+
+
+def test_replicas_that_came_too_late_for_the_workers_are_told_of() -> None:
+    made: Any = owner()
+    made._controller, made._given = Coming(), 1
+    made._controller.ready = 2
+    made.close()
+    (note,) = made.conclusion.evaluations.notes
+    assert note.startswith("2 of 3 replicas were ready too late for the workers")
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
