@@ -27,6 +27,8 @@ LOAD_LIMIT_S = 120.0
 _END_LIMIT_S = 10.0
 _EXIT_GRACE_S = 1.0
 _FUNCTIONS_KEPT = 256
+_MOST_MS = 2**31 - 1
+"""What poll takes: 24 days, for somebody who means "no limit"."""
 _PROGRAM = """
 import sys
 sys.path.append(sys.argv[1])
@@ -132,7 +134,7 @@ class GradingProcess:
 
     def _readable(self, limit_s: float) -> bool:
         """Whether the grader answers in time, or ends; ``Connection.poll`` asks the same in three times the time."""
-        return bool(self._answers.poll(limit_s * 1e3))
+        return bool(self._answers.poll(min(limit_s * 1e3, _MOST_MS)))
 
     def _load(self, ref: FunctionRef, where: str) -> int:
         """The function's number in the grader, which imports it first if it is new there."""

@@ -227,6 +227,10 @@ def test_a_wider_range_may_be_given(pool: RewardPool) -> None:
     assert grade(pool, add, -300.0, reward_range=None).value == -300.0
 
 
+def test_a_limit_of_years_is_no_error(pool: RewardPool) -> None:
+    assert grade(pool, add, 1.0, timeout_s=1e12).value == 1.0
+
+
 def test_columns_may_have_any_name(pool: RewardPool) -> None:
     columns = {"where": 0.25, "timeout_s": 0.25, "fn": 0.25, "self": 0.25}
     score = asyncio.run(pool.grade(lambda **columns: sum(columns.values()), (), columns, where="[1]"))
