@@ -347,19 +347,6 @@ def test_an_episode_knows_where_it_is() -> None:
     assert seen[0].reward_pool is not None
 
 
-def test_episodes_of_an_item_share_nothing_but_the_item() -> None:
-    item = {"messages": [{"role": "user", "content": "hi"}], "q": "x"}
-
-    async def body(engine: EpisodeEngine, data: dict[str, Any]) -> float:
-        data["messages"].append({"role": "assistant", "content": "there"})
-        data["q"] = "changed"
-        return float(len(data["messages"]))
-
-    episode = run(body, item=item, group_size=3)
-    assert episode.reward == 2.0
-    assert item == {"messages": [{"role": "user", "content": "hi"}], "q": "x"}
-
-
 def test_what_an_episode_changes_in_its_item_stays_its_own() -> None:
     """However deep it lies."""
     row = {"list": [{"of": []}], "tuple": ([],), "set": {0}, "bytes": bytearray()}
