@@ -224,7 +224,7 @@ class _Active:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        _conclusion(self.config).interrupted = isinstance(excinfo.value, KeyboardInterrupt)
+        _conclusion(self.config).interrupt(excinfo.value)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -43,9 +43,9 @@ class Conclusion:
         self.board = Scoreboard()
         self.decided: list[Decided] = []
         self.owner: Owner | None = None
-        self.interrupted = False
         self.termination = Termination()
         self._reference: Reference | None = None
+        self._interrupted = False
         run.rows = lambda: list(self.board.rows.values())
 
     def begin(self, session: pytest.Session) -> None:
@@ -142,6 +142,12 @@ class Conclusion:
             if dump is not None:
                 reporter.write_line(printable(f"rollouts in AReaL's layout: {dump}"))
 
+    def interrupt(self, error: BaseException) -> None:
+        """The session ends before its end: with Ctrl-C, SIGTERM or ``pytest.exit``."""
+        self._interrupted = isinstance(error, KeyboardInterrupt)
+        if self.owner is not None:
+            self.owner.interrupt()
+
     def finish(self, session: pytest.Session) -> None:
         """Set the exit status, keep the cache right, close the run."""
         try:
@@ -172,7 +178,7 @@ class Conclusion:
                 session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
     def _set_exit_status(self, session: pytest.Session) -> None:
-        if self.interrupted and session.exitstatus == pytest.ExitCode.OK:
+        if self._interrupted and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.INTERRUPTED  # a second Ctrl-C came before pytest had noted the first
         failure = self.evaluations.engine_failure()
         if failure is not None:

@@ -65,6 +65,7 @@ class Owner:
         self._controller: RolloutController | None = None
         self._scheduler: Any = None
         self._given = 0
+        self._interrupted = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="areal-eval-owner", daemon=True)
         self._thread.start()
@@ -90,6 +91,14 @@ class Owner:
         if found is not None:
             raise pytest.UsageError(found["text"])
 
+    def interrupt(self) -> None:
+        """Let no worker wait for what will not come: xdist gives them 10 s before it kills them, and we are next."""
+        self._interrupted = True
+        self._stop.set()
+        for answer in (FOUND, ANSWER):
+            if not (self.folder / answer).exists():
+                write(self.folder / answer, {"error": "the session was interrupted", "hint": ""})
+
     def close(self) -> None:
         """End the servers, those that start too, and remove the folder."""
         self._stop.set()
@@ -105,7 +114,7 @@ class Owner:
     def _adopt_failure(self) -> None:
         """Take what ended a worker's session for the session's own, unless it came from here."""
         told, evaluations = read(self.folder / FAILED), self.conclusion.evaluations
-        if told is not None and evaluations.engine_error is None:
+        if told is not None and evaluations.engine_error is None and not self._interrupted:
             evaluations.engine_error = getattr(errors, told["kind"], ArealEvalError)(told["text"], hint=told["hint"])
 
     def _tell_of_idle_ones(self) -> None:

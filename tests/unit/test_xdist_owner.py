@@ -11,7 +11,7 @@ import pytest
 from support.waiting import until
 
 from pytest_areal_eval.controller.settings import Snapshot
-from pytest_areal_eval.session.worker import ANSWER, NEED, read, write
+from pytest_areal_eval.session.worker import ANSWER, FAILED, FOUND, NEED, read, write
 from pytest_areal_eval.session.xdist import Owner
 
 
@@ -54,6 +54,17 @@ def test_servers_that_start_are_ended_at_once(monkeypatch: pytest.MonkeyPatch) -
     made.close()
     assert controller.destroyed.is_set()
     assert not made.folder.exists()
+    assert made.conclusion.evaluations.engine_error is None
+
+
+def test_an_interrupt_lets_no_worker_wait() -> None:
+    """What they then say of it is not what ended the session."""
+    made = owner()
+    made.interrupt()
+    for answer in (FOUND, ANSWER):
+        assert read(made.folder / answer) == {"error": "the session was interrupted", "hint": ""}
+    write(made.folder / FAILED, {"kind": "EngineStartError", "text": "the session was interrupted", "hint": ""})
+    made.close()
     assert made.conclusion.evaluations.engine_error is None
 
 
