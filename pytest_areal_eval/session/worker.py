@@ -9,6 +9,7 @@ import contextlib
 import json
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -168,7 +169,7 @@ def row_to_dict(row: Row) -> dict[str, Any]:
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
     """Write a file whole or not at all; the folder is readable by this user alone, since tokens pass through it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     temporary.write_text(json.dumps(content), encoding="utf-8")
     temporary.replace(path)
 

@@ -93,6 +93,7 @@ class Owner:
 
     def interrupt(self) -> None:
         """Let no worker wait for what will not come: xdist gives them 10 s before it kills them, and we are next."""
+        self._adopt_failure()  # a worker's end interrupts the session, too; what they say later is our own word
         self._interrupted = True
         self._stop.set()
         for answer in (FOUND, ANSWER):
