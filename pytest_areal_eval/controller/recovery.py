@@ -155,15 +155,15 @@ class Recovery:
         starts = self._means.settings.restarts + member.owed + 1
         self._means.emit("restart", f"{member.name}: attempt {member.attempt} of {starts}")
         try:
-            if not await self._is_elsewhere(member, loss):
+            if not await self._start_elsewhere(member, loss):
                 await self._ended(member)
                 await self.start(member)
         except SchedulerError as error:
             member.cause = f"{member.cause}\nIt cannot be started again: {error}"
             self._give_up(member)
 
-    async def _is_elsewhere(self, member: Member, loss: Loss) -> bool:
-        """Start it on other nodes at once, where its last instance cannot answer and they have the GPUs free."""
+    async def _start_elsewhere(self, member: Member, loss: Loss) -> bool:
+        """Start it on other nodes at once, if its last instance cannot answer and they have room; whether it was."""
         status, instances = member.status, self._means.instances
         nodes = status.address.nodes if status is not None and status.address is not None else ()
         dead = loss.refused or (status is not None and status.lost is Lost.NODE)
