@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_areal_eval.errors import CheckpointError
+from pytest_areal_eval.errors import CheckpointError, ConfigError
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "n_ctx")
@@ -96,11 +96,17 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False, need_template:
     Raises:
         CheckpointError: there is none, it cannot be read, the hub has no such model or cannot be reached, or it has no
             chat template that works although one is needed.
+        ConfigError: transformers itself cannot be imported.
     """
     if is_hub_name(path):
         _find_on_hub(path)
-    from transformers import AutoTokenizer
-
+    try:
+        from transformers import AutoTokenizer
+    except Exception as error:  # a library below it that does not fit it raises anything
+        raise ConfigError(
+            f"transformers, which reads tokenizers, cannot be imported: {error}",
+            "See python -c 'from transformers import AutoTokenizer'; pip check names versions that do not fit.",
+        ) from error
     hint = "Save the tokenizer beside the weights (tokenizer.save_pretrained)."
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)

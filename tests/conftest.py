@@ -61,6 +61,7 @@ def warm() -> None:
     for name in WARM:
         importlib.import_module(f"pytest_areal_eval.{name}")
     importlib.import_module("omegaconf")  # its YAML parser in C does not survive a second import
+    importlib.import_module("transformers.models.auto.tokenization_auto")  # nor this, begun by a thread of a run
     importlib.import_module("rich.table")
     importlib.import_module("scipy.stats")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from support.plugins import without
 from support.refusals import refused
 
+TINY = Path(__file__).parents[2] / "models/tiny-math"
 USAGE = pytest.ExitCode.USAGE_ERROR
 ENGINE_LOST = 16
 SLURM = ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol")
@@ -41,6 +43,8 @@ def refuse(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, warm: Non
     model = pytester.mkdir("model")
     (model / "config.json").write_text(json.dumps({"max_position_embeddings": 64}))
     (model / "model.safetensors").write_text("-")
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(TINY / name, model)
     pytester.mkdir("bin")
 
     def go(*options: str, said: str, then: str, status: int = USAGE) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pytest_areal_eval.checkpoint import inspect_checkpoint, load_tokenizer
-from pytest_areal_eval.errors import CheckpointError
+from pytest_areal_eval.errors import CheckpointError, ConfigError
 
 TINY = Path(__file__).parents[2] / "models/tiny-math"
 
@@ -66,6 +67,12 @@ def test_a_template_that_asks_for_arguments_is_taken(model: Path) -> None:
 def test_without_a_template_a_tokenizer_is_taken_where_none_is_needed(model: Path) -> None:
     (model / "chat_template.jinja").unlink()
     assert load_tokenizer(str(model)).pad_token_id is not None
+
+
+def test_a_library_that_cannot_be_imported_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ConfigError, match="transformers, which reads tokenizers, cannot be imported"):
+        load_tokenizer(str(TINY))
 
 
 def test_a_name_whose_first_part_is_a_folder_here_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
