@@ -22,7 +22,7 @@ from pytest_areal_eval.runs.run import Run
 from pytest_areal_eval.session.beginning import expected_rows, header_lines, refuse_mistakes
 from pytest_areal_eval.session.runloop import CompletionOrder, completion_order_is_possible
 from pytest_areal_eval.session.session import EvaluationSession
-from pytest_areal_eval.session.termination import Termination
+from pytest_areal_eval.session.termination import Termination, held
 from pytest_areal_eval.session.xdist import Owner
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Conclusion:
             plural = "" if session.testsfailed == 1 else "s"
             raise session.Interrupted(f"{session.testsfailed} error{plural} during collection")
         live = LiveLine(self.config, self.board, self.run.events)
-        CompletionOrder(session, self.evaluations, live, idle=_load_what_the_end_needs).run()
+        CompletionOrder(session, self.evaluations, live, idle=load_what_the_end_needs).run()
         return True
 
     def expect_gates(self, session: pytest.Session) -> None:
@@ -190,17 +190,19 @@ class Conclusion:
             session.exitstatus = EXIT_INCONCLUSIVE
 
 
-def _load_what_the_end_needs() -> None:
+def load_what_the_end_needs() -> None:
     """Import the table and the intervals while rollouts run: a quarter of a second that the end is spared.
 
-    Not before: the tokenizer's libraries are imported then, and two imports take turns.
+    Not before: the tokenizer's libraries are imported then, and two imports take turns.  Ctrl-C waits for it: Python
+    drops one that comes in a callback of its import system (seen once in 44).
     """
-    import rich.console
-    import rich.table
-    import scipy.special
-    import tabulate
+    with held():
+        import rich.console
+        import rich.table
+        import scipy.special
+        import tabulate
 
-    del rich, scipy, tabulate
+        del rich, scipy, tabulate
 
 
 def _exit_status_of(failure: ArealEvalError) -> int:

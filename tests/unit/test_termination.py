@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.abc
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
 
 import pytest
 
+from pytest_areal_eval.session.conclusion import load_what_the_end_needs
 from pytest_areal_eval.session.termination import held
 
 
@@ -53,6 +56,21 @@ def test_somebody_elses_handler_gets_the_signal() -> None:
         assert signal.getsignal(signal.SIGTERM) is theirs
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_ctrl_c_waits_for_the_libraries_of_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of an import, Python may drop it."""
+
+    class Finder(importlib.abc.MetaPathFinder):
+        def find_spec(self, name: str, path: object, target: object = None) -> None:
+            if name == "tabulate":
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.delitem(sys.modules, "tabulate", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    with pytest.raises(KeyboardInterrupt):
+        load_what_the_end_needs()
+    assert "tabulate" in sys.modules
 
 
 def test_an_ignored_signal_stays_ignored() -> None:
