@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
+import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 LEAVE_S = 0.5
 """How long what still runs when the loop is stopped may take to notice."""
+STEP_S = 0.5
+"""No wait of the main thread is longer: a signal that comes just before it begins wakes nobody, so that Ctrl-C would
+be heard when the wait is over."""
 
 
 class LoopThread:
@@ -37,7 +43,8 @@ class LoopThread:
             work.close()
             raise
         try:
-            return future.result(timeout_s)
+            _wait(future, timeout_s)
+            return future.result(timeout=0)
         except BaseException:
             future.cancel()
             raise
@@ -72,3 +79,9 @@ class LoopThread:
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         finally:
             self.loop.close()
+
+
+def _wait(future: Future[Any], timeout_s: float | None) -> None:
+    until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    while not future.done() and (left_s := until - time.monotonic()) > 0:
+        wait({future}, min(left_s, STEP_S))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pytest_areal_eval.api import Rollout
 from pytest_areal_eval.controller.episodes import Submission
+from pytest_areal_eval.controller.loop import STEP_S
 
 
 @dataclass(eq=False, slots=True)
@@ -94,7 +95,7 @@ class Results:
                     left_s = None if deadline is None else deadline - time.monotonic()
                     if left_s is not None and left_s <= 0:
                         raise TimeoutError(f"waited {timeout_s:g} s for {self._got(want)}{oldest()}")
-                    self._changed.wait(left_s)
+                    self._changed.wait(STEP_S if left_s is None else min(left_s, STEP_S))
             finally:
                 self._wants.remove(want)
             chosen = sorted(list(self._done)[: want.count]) if want.ids is None else want.ids
