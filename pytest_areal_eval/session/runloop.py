@@ -16,6 +16,7 @@ from pytest_areal_eval.collection.groups import Group, iter_blocks, membership
 from pytest_areal_eval.collection.parametrize import MODEL
 from pytest_areal_eval.errors import ArealEvalError, UserError
 from pytest_areal_eval.session.session import EvaluationSession
+from pytest_areal_eval.session.termination import held
 
 if TYPE_CHECKING:
     from pytest_areal_eval.report.live import LiveLine
@@ -133,7 +134,8 @@ class CompletionOrder:
         failure = self.evaluations.engine_failure()
         if failure is not None and self.evaluations.was_lost(item):
             self._stop_for_engine(failure)
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        with held():
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if self.session.shouldfail:
             raise self.session.Failed(self.session.shouldfail)
         if self.session.shouldstop:

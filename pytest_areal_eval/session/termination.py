@@ -8,12 +8,17 @@ nowhere.
 
 from __future__ import annotations
 
+import _thread  # a thread of threading's takes locks to begin, which the interrupted code may hold
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+HELD_S = 1.0
+"""How long a signal waits at most for the report that is being made."""
 
 
 class Termination:
@@ -38,33 +43,58 @@ class Termination:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM act after the block, which is short; a second one of a kind acts at once.
+    """Let Ctrl-C and SIGTERM act after the block, or ``HELD_S`` after they came; a second one of a kind acts at once.
 
-    An exception out of a hook that another plugin wraps in the old way (pytest-html's ``makereport``) is a pluggy
-    warning, which ``-W error`` makes an internal error of pytest.
+    An exception in the middle of pytest's own work may end it in other ways: out of a hook that a plugin wraps in the
+    old way (pytest-html's ``makereport``) it is a pluggy warning, at a bytecode without a line it breaks the traceback.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    waiting: dict[int, Any] = {}
-
-    def later(number: int, frame: FrameType | None) -> None:
-        if number in waiting:
-            waiting[number](number, frame)
-        waiting[number] = handlers[signal.Signals(number)]
-
-    for number, handler in handlers.items():
-        if callable(handler):
-            signal.signal(number, later)
+    block = _Block({number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)})
+    block.begin()
     try:
         yield
     finally:
-        for number, handler in handlers.items():
-            if callable(handler):
-                signal.signal(number, handler)
-        for came, act in waiting.items():
-            act(came, None)
+        block.end()
+
+
+class _Block:
+    """What came while it lasts."""
+
+    def __init__(self, handlers: Mapping[signal.Signals, Any]) -> None:
+        self._handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+        self._came: list[signal.Signals] = []
+        self._over = False
+        self._ending = threading.Lock()
+
+    def begin(self) -> None:
+        for number in self._handlers:
+            signal.signal(number, self._hear)
+
+    def end(self) -> None:
+        with self._ending:
+            self._over = True
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        for number in dict.fromkeys(self._came):
+            self._handlers[number](number, None)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        known = signal.Signals(number)
+        again = known in self._came
+        self._came.append(known)
+        if not again:
+            _thread.start_new_thread(self._remind, (number, threading.get_ident()))
+        elif not self._over:
+            self._handlers[known](number, frame)
+
+    def _remind(self, number: int, thread: int) -> None:
+        """A test's own body may take minutes."""
+        time.sleep(HELD_S)
+        with self._ending:
+            if not self._over:
+                signal.pthread_kill(thread, number)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -6,13 +6,14 @@ import importlib.abc
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 
 import pytest
 
 from pytest_areal_eval.session.conclusion import load_what_the_end_needs
-from pytest_areal_eval.session.termination import held
+from pytest_areal_eval.session.termination import HELD_S, held
 
 
 def interrupted(times: int, then: Callable[[], object]) -> None:
@@ -39,6 +40,27 @@ def test_a_second_ctrl_c_acts_at_once() -> None:
 def test_it_acts_where_the_block_fails_too() -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted(1, lambda: int("no number"))
+
+
+def test_a_long_block_is_interrupted_all_the_same() -> None:
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(1, lambda: time.sleep(10))
+    assert 0.9 * HELD_S < time.monotonic() - began < 5
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_one_block_in_another_gives_what_came_to_it() -> None:
+    reached: list[bool] = []
+
+    def outer() -> None:
+        with held():
+            interrupted(1, lambda: reached.append(True))
+            reached.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        outer()
+    assert reached == [True, True]
 
 
 def test_somebody_elses_handler_gets_the_signal() -> None:
