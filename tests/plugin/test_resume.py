@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.graded import EXACT, GRADED, LENIENT
 from support.refusals import refused
 
 from pytest_areal_eval.journal import RunFolder, read_episodes
@@ -333,19 +334,6 @@ def test_a_reordered_dataset_is_the_same_one(suite: Suite, engine_counts: Counts
     again = made.runpytest_subprocess("--resume")
     assert again.parseoutcomes() == first.parseoutcomes()
     assert engine_counts() == {}
-
-
-GRADED = """
-from pytest_areal_eval import evaluation
-from grading import exact
-
-@evaluation([{"id": f"g{n}", "question": f"q{n}", "answer": f"a{n}"} for n in range(4)],
-            prompt="question", reward_fn=exact, gates=["reward >= 0.9"])
-def test_gsm(rollout):
-    pass
-"""
-EXACT = "def exact(prompt, completions, *ids, answer, **columns):\n    return float(completions == answer)\n"
-LENIENT = "def exact(prompt, completions, *ids, answer, **columns):\n    return 1.0\n"
 
 
 @pytest.fixture

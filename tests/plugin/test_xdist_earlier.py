@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.graded import EXACT, GRADED, LENIENT
 from support.refusals import refused
 
 from pytest_areal_eval.journal import RunFolder, read_episodes
@@ -98,19 +99,6 @@ def test_where_nothing_is_owed_workers_ask_nothing(suite: Suite) -> None:
     with RunFolder.open(newest(made)):
         result = made.runpytest("-n2", "--resume")
         refused(result, pytest.ExitCode.USAGE_ERROR, "is held by process * on *")
-
-
-GRADED = """
-from pytest_areal_eval import evaluation
-from grading import exact
-
-@evaluation([{"id": f"g{n}", "question": f"q{n}", "answer": f"a{n}"} for n in range(4)],
-            prompt="question", reward_fn=exact, gates=["reward >= 0.9"])
-def test_gsm(rollout):
-    pass
-"""
-EXACT = "def exact(prompt, completions, *ids, answer, **columns):\n    return float(completions == answer)\n"
-LENIENT = "def exact(prompt, completions, *ids, answer, **columns):\n    return 1.0\n"
 
 
 def test_workers_grade_anew_and_judge_anew(suite: Suite) -> None:
