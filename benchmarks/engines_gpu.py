@@ -5,7 +5,8 @@ their prompts in its prefix cache.  Then a bare aiohttp client and ``pytest eval
 (ids, seeds, limits) to it in turn, at the same concurrency.  pytest's time runs from its first request to the exit of
 the process: grading, journal, reports and table included.  A last, short run lets pytest start a server by itself: from
 the server being ready to the first request goes into the ratio too, and what pytest's start adds to the server's own
-has a column of its own.
+has a column of its own (``--rounds=0``: that run alone).  ``--turns`` lets several servers start at once and be
+measured one after the other, as engines_gpu_all.sh does.
 
 python benchmarks/engines_gpu.py --engine=vllm --engine-python=ENV/bin/python --data=gsm8k/test.jsonl --out=vllm.json
 """
@@ -44,6 +45,8 @@ KEY = "ENGINE_BENCHMARK_KEY"
 PATHS = {"vllm": "/v1/completions", "sglang": "/generate", "hf": "/generate"}
 SAMPLE_EVERY_MS = 200
 OWN_START_ROWS = 64
+START_LIMIT_S = 420
+TURN_LIMIT_S = 1500
 
 
 @dataclass(frozen=True)
@@ -120,25 +123,40 @@ class Ran:
 def main() -> None:
     """Measure one engine."""
     options = _options()
-    with served(options) as (engine, endpoint):
-        passes = in_turn(options, engine, endpoint)
-        if options.journal is not None:
-            keep_journal(options, endpoint)
+    passes: list[Sent] = []
+    info = None
+    if options.rounds:
+        with served(options) as (engine, endpoint):
+            if options.turns is not None:
+                await_turn(options.turns)
+            passes, info = in_turn(options, engine, endpoint), asdict(engine.info)
+            if options.journal is not None:
+                keep_journal(options, endpoint)
     start = by_itself(options) if options.own_start else None
-    report = report_of(options, engine, passes, start)
+    report = report_of(options, info, passes, start)
     if options.out is not None:
         options.out.write_text(json.dumps(report, indent=1) + "\n")
     print(summary([report]))
 
 
+def await_turn(turns: Path) -> None:
+    """Say ``NAME.ready`` there and wait for ``NAME.go``."""
+    turns.with_suffix(".ready").touch()
+    given_up_at = time.monotonic() + TURN_LIMIT_S
+    while not turns.with_suffix(".go").exists():
+        if time.monotonic() > given_up_at:
+            raise SystemExit(f"no {turns.with_suffix('.go')} within {TURN_LIMIT_S} s")
+        time.sleep(0.2)
+
+
 def report_of(
-    options: argparse.Namespace, engine: Engine, passes: Sequence[Sent], start: Start | None
+    options: argparse.Namespace, info: dict[str, Any] | None, passes: Sequence[Sent], start: Start | None
 ) -> dict[str, Any]:
     """One engine's numbers, as JSON has them."""
     return {
         "engine": options.engine,
         "model": str(options.model),
-        "info": asdict(engine.info),
+        "info": info,
         "start": asdict(start) if start else None,
         "concurrency": options.concurrency,
         "passes": [asdict(sent) for sent in passes],
@@ -153,16 +171,23 @@ def summary(reports: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for report in reports:
         passes, start = [Sent(**sent) for sent in report["passes"]], report["start"] and Start(**report["start"])
-        ours, bare = ([sent for sent in passes if sent.by == by] for by in ("pytest", "client"))
-        wall, bare_wall = mean(s.wall_s for s in ours), mean(s.wall_s for s in bare)
-        wall += start.to_first_s if start else 0
-        rates = [f"{sum(s.output_tokens for s in some) / sum(s.wall_s for s in some):,.0f}" for some in (ours, bare)]
-        row = [report["engine"], Path(report["model"]).name, report["concurrency"], ours[0].requests]
-        row += [f"{wall:.1f}", f"{bare_wall:.1f}", f"{wall / bare_wall:.3f}", *rates, _idle(ours), _idle(bare)]
         times = (start.to_first_s, start.server_s, start.added_s) if start else ()
+        row = [report["engine"], Path(report["model"]).name, report["concurrency"], *_ratio(passes, start)]
         rows.append([*row, *(f"{time_s:.1f}" for time_s in times), *(["-"] * (3 - len(times)))])
     told = [n for n in range(len(columns)) if any(row[n] != "-" for row in rows)]
     return table([columns[n] for n in told], [[row[n] for n in told] for row in rows])
+
+
+def _ratio(passes: Sequence[Sent], start: Start | None) -> list[Any]:
+    """From the number of requests to the GPU's idle share under the client."""
+    ours, bare = ([sent for sent in passes if sent.by == by] for by in ("pytest", "client"))
+    if not passes:
+        return ["-"] * 8
+    wall, bare_wall = mean(s.wall_s for s in ours), mean(s.wall_s for s in bare)
+    wall += start.to_first_s if start else 0
+    rates = [f"{sum(s.output_tokens for s in some) / sum(s.wall_s for s in some):,.0f}" for some in (ours, bare)]
+    walls = [f"{wall:.1f}", f"{bare_wall:.1f}", f"{wall / bare_wall:.3f}"]
+    return [ours[0].requests, *walls, *rates, _idle(ours), _idle(bare)]
 
 
 def _idle(passes: Sequence[Sent]) -> str:
@@ -174,11 +199,20 @@ def _idle(passes: Sequence[Sent]) -> str:
 def served(options: argparse.Namespace) -> Iterator[tuple[Engine, Endpoint]]:
     """The engine and its one running replica."""
     given = _start_options(options) | {"engine-arg": options.engine_arg}
-    with tempfile.TemporaryDirectory() as logs, contextlib.closing(LocalScheduler(log_dir=Path(logs))) as scheduler:
+    with contextlib.ExitStack() as stack:
+        logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        # Whoever waits for a turn shares the GPU: with locks of its own it finds it free.
+        locks = logs / "locks" if options.turns is not None else None
+        if locks is not None:
+            locks.mkdir()
+        scheduler = stack.enter_context(contextlib.closing(LocalScheduler(log_dir=logs, lock_dir=locks)))
         settings = Settings(given={name: value for name, value in given.items() if value})
         engine, _ = build_engine(settings, str(options.model), scheduler)
         with RolloutController(
-            engine, scheduler, settings=ControllerSettings(restarts=0), on_event=lambda event: print(event.text)
+            engine,
+            scheduler,
+            settings=ControllerSettings(restarts=0, start_timeout_s=START_LIMIT_S),
+            on_event=lambda event: print(event.text),
         ) as controller:
             controller.initialize()
             yield engine, controller.endpoints[0]
@@ -358,6 +392,9 @@ def _options() -> argparse.Namespace:
         "--no-own-start", dest="own_start", action="store_false", help="leave out the run that starts its server"
     )
     parser.add_argument("--journal", type=Path, help="answer test_arithmetic greedily too, and keep its journal here")
+    parser.add_argument(
+        "--turns", type=Path, metavar="FOLDER/NAME", help="measure once FOLDER/NAME.go is there; say NAME.ready before"
+    )
     parser.add_argument("--out", type=Path, help="where the numbers go, as JSON")
     return parser.parse_args()
 

@@ -86,6 +86,7 @@ def measure(kind: str, options: argparse.Namespace) -> list[gpu.Sent]:
             model=MODEL,
             data=data,
             limit=None,
+            turns=None,
             rounds=options.rounds,
             samples=options.samples,
             concurrency=options.concurrency,

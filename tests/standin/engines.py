@@ -26,9 +26,10 @@ from standin.schemas import fault, held, schema_of
 from standin.server import Standin
 
 VLLM_FLAGS = (
-    "model served-model-name host port seed dtype max-num-seqs max-model-len gpu-memory-utilization generation-config "
-    "uvicorn-log-level tensor-parallel-size pipeline-parallel-size distributed-executor-backend block-size "
-    "enable-prefix-caching! no-enable-prefix-caching! no-enable-chunked-prefill! enforce-eager! trust-remote-code!"
+    "model served-model-name host port seed dtype max-num-seqs max-model-len gpu-memory-utilization "
+    "kv-cache-memory-bytes generation-config uvicorn-log-level tensor-parallel-size pipeline-parallel-size "
+    "distributed-executor-backend block-size enable-prefix-caching! no-enable-prefix-caching! "
+    "no-enable-chunked-prefill! enforce-eager! trust-remote-code!"
 )
 SGLANG_FLAGS = (
     "api-key model-path served-model-name host port random-seed dtype max-running-requests context-length "
