@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -98,29 +98,19 @@ def measure(kind: str, prompts: Prompts, options: argparse.Namespace) -> Measure
             found.answers = answers(given.journal)
             if kind in COMPARED:
                 found.speeds = {n: speed(engine, endpoint, prompts, n) for n in REQUESTS}
-                passes = gpu.in_turn(given, engine, endpoint)
+                passes = [asdict(sent) for sent in gpu.in_turn(given, engine, endpoint)]
         if kind in COMPARED:
-            start = gpu.by_itself(given)
-            found.report = gpu.report_of(given, engine, passes, start)
+            start = asdict(gpu.by_itself(given))
+            found.report = gpu.report_of(given) | {"passes": passes, "start": start}
     return found
 
 
 def _given(kind: str, folder: Path, options: argparse.Namespace) -> argparse.Namespace:
-    python = None if kind == "hf" else str(python_of(kind, options))
-    return argparse.Namespace(
-        engine=kind,
-        engine_python=python,
-        engine_cmd=None,
-        engine_arg=EXTRA.get(kind, []),
-        model=MODEL,
-        data=DATA,
-        limit=None,
-        samples=options.samples,
-        concurrency=options.concurrency,
-        rounds=options.rounds,
-        max_new_tokens=128,
-        journal=folder / "journal.jsonl",
-    )
+    python = [] if kind == "hf" else [f"--engine-python={python_of(kind, options)}"]
+    counts = [f"--{name}={getattr(options, name)}" for name in ("samples", "concurrency", "rounds")]
+    extra = [f"--engine-arg={setting}" for setting in EXTRA.get(kind, [])]
+    where = [f"--model={MODEL}", f"--data={DATA}", f"--journal={folder / 'journal.jsonl'}"]
+    return gpu.options_of([f"--engine={kind}", *python, *counts, *extra, *where])
 
 
 def speed(engine: Engine, endpoint: Endpoint, prompts: Prompts, concurrency: int) -> float:

@@ -45,6 +45,7 @@ KEY = "ENGINE_BENCHMARK_KEY"
 PATHS = {"vllm": "/v1/completions", "sglang": "/generate", "hf": "/generate"}
 SAMPLE_EVERY_MS = 200
 OWN_START_ROWS = 64
+PASS_LIMIT_S = 600
 START_LIMIT_S = 420
 TURN_LIMIT_S = 1500
 
@@ -122,20 +123,21 @@ class Ran:
 
 def main() -> None:
     """Measure one engine."""
-    options = _options()
-    passes: list[Sent] = []
-    info = None
+    options = options_of()
+    report = report_of(options)
     if options.rounds:
         with served(options) as (engine, endpoint):
             if options.turns is not None:
                 await_turn(options.turns)
-            passes, info = in_turn(options, engine, endpoint), asdict(engine.info)
+            report["info"] = asdict(engine.info)
+            for sent in in_turn(options, engine, endpoint):
+                report["passes"].append(asdict(sent))
+                keep(options, report)
             if options.journal is not None:
                 keep_journal(options, endpoint)
-    start = by_itself(options) if options.own_start else None
-    report = report_of(options, info, passes, start)
-    if options.out is not None:
-        options.out.write_text(json.dumps(report, indent=1) + "\n")
+    if options.own_start:
+        report["start"] = asdict(by_itself(options))
+        keep(options, report)
     print(summary([report]))
 
 
@@ -149,19 +151,23 @@ def await_turn(turns: Path) -> None:
         time.sleep(0.2)
 
 
-def report_of(
-    options: argparse.Namespace, info: dict[str, Any] | None, passes: Sequence[Sent], start: Start | None
-) -> dict[str, Any]:
-    """One engine's numbers, as JSON has them."""
+def report_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What one engine's numbers go into, as JSON has them."""
     return {
         "engine": options.engine,
         "model": str(options.model),
-        "info": info,
-        "start": asdict(start) if start else None,
+        "info": None,
+        "start": None,
         "concurrency": options.concurrency,
-        "passes": [asdict(sent) for sent in passes],
+        "passes": [],
         "machine": header(),
     }
+
+
+def keep(options: argparse.Namespace, report: Mapping[str, Any]) -> None:
+    """Write what is measured so far: whoever lends a GPU may take it back at any time."""
+    if options.out is not None:
+        options.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def summary(reports: Sequence[Mapping[str, Any]]) -> str:
@@ -181,7 +187,7 @@ def summary(reports: Sequence[Mapping[str, Any]]) -> str:
 def _ratio(passes: Sequence[Sent], start: Start | None) -> list[Any]:
     """From the number of requests to the GPU's idle share under the client."""
     ours, bare = ([sent for sent in passes if sent.by == by] for by in ("pytest", "client"))
-    if not passes:
+    if not ours:
         return ["-"] * 8
     wall, bare_wall = mean(s.wall_s for s in ours), mean(s.wall_s for s in bare)
     wall += start.to_first_s if start else 0
@@ -226,16 +232,13 @@ def _start_options(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def in_turn(options: argparse.Namespace, engine: Engine, endpoint: Endpoint) -> list[Sent]:
+def in_turn(options: argparse.Namespace, engine: Engine, endpoint: Endpoint) -> Iterator[Sent]:
     """A bare client and pytest in turn, after a pass that fills the prefix cache."""
-    passes: list[Sent] = []
     _, journal = by_pytest(options, endpoint)
     for _ in range(options.rounds):
-        bare = by_client(options, engine, endpoint, journal)
+        yield by_client(options, engine, endpoint, journal)
         ours, journal = by_pytest(options, endpoint)
-        passes += [ours, bare]
-        print(passes[-2:], flush=True)
-    return passes
+        yield ours
 
 
 def attached(endpoint: Endpoint) -> tuple[str, ...]:
@@ -325,7 +328,8 @@ def by_client(
         bodies.append(form(ModelRequest(input_ids=ids, gconfig=gconfig, tokenizer=tokenizer), engine.info))
     with gpu_use() as use:
         started = time.time()
-        tokens = asyncio.run(send(endpoint, PATHS[options.engine], bodies, options.concurrency))
+        sending = send(endpoint, PATHS[options.engine], bodies, options.concurrency)
+        tokens = asyncio.run(asyncio.wait_for(sending, PASS_LIMIT_S))
         ended = time.time()
     return Sent("client", ended - started, len(bodies), tokens, use(started, ended))
 
@@ -375,7 +379,8 @@ def gpu_use() -> Iterator[Any]:
         process.terminate()
 
 
-def _options() -> argparse.Namespace:
+def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """What is to be measured; by default from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=sorted(PATHS), required=True)
     parser.add_argument("--engine-python", help="interpreter of the environment that has the engine")
@@ -396,7 +401,7 @@ def _options() -> argparse.Namespace:
         "--turns", type=Path, metavar="FOLDER/NAME", help="measure once FOLDER/NAME.go is there; say NAME.ready before"
     )
     parser.add_argument("--out", type=Path, help="where the numbers go, as JSON")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ measure() { # measure NAME ENGINE MODEL LIMIT_S [FLAG...]
     echo "$1: status $?, see $out/$1.log"
 }
 start() { # start NAME ENGINE MODEL [FLAG...]
-  measure "$1" "$2" "$3" 1500 --turns="$out/$1" --no-own-start --rounds="${ROUNDS:-2}" "${@:4}" &
+  measure "$1" "$2" "$3" 3600 --turns="$out/$1" --no-own-start --rounds="${ROUNDS:-2}" "${@:4}" &
   process[$1]=$!
 }
 names="vllm-tiny sglang-tiny vllm-smol sglang-smol"

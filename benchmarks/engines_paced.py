@@ -78,23 +78,13 @@ def measure(kind: str, options: argparse.Namespace) -> list[gpu.Sent]:
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder, "rows.jsonl")
         data.write_text("\n".join(map(json.dumps, questions(options.rows))))
-        given = argparse.Namespace(
-            engine=kind,
-            engine_python=None,
-            engine_cmd=f"taskset -c {SERVER_CORE} {sys.executable} {STANDIN} {kind}",
-            engine_arg=[],
-            model=MODEL,
-            data=data,
-            limit=None,
-            turns=None,
-            rounds=options.rounds,
-            samples=options.samples,
-            concurrency=options.concurrency,
-            max_new_tokens=LENGTHS[-1],
-        )
+        command = f"taskset -c {SERVER_CORE} {sys.executable} {STANDIN} {kind}"
+        counts = [f"--{name}={getattr(options, name)}" for name in ("samples", "concurrency", "rounds")]
+        tokens = f"--max-new-tokens={LENGTHS[-1]}"
+        given = gpu.options_of([f"--engine={kind}", f"--engine-cmd={command}", f"--data={data}", *counts, tokens])
         os.environ["STANDIN"] = json.dumps({"token_s": MEAN_S / mean(LENGTHS), "answers": answers()})
         with gpu.served(given) as (engine, endpoint):
-            return gpu.in_turn(given, engine, endpoint)
+            return list(gpu.in_turn(given, engine, endpoint))
 
 
 def questions(rows: int) -> list[dict[str, str]]:
