@@ -14,7 +14,7 @@ from pytest_areal_eval.controller.settings import Needs
 from pytest_areal_eval.engines.base import Endpoint, Gang, Launch
 from pytest_areal_eval.engines.flags import as_flags
 from pytest_areal_eval.errors import SchedulerError
-from pytest_areal_eval.journal.redact import redact_text
+from pytest_areal_eval.redact import redact_text
 from pytest_areal_eval.schedulers.base import Address, Handle, InstanceSpec, Scheduler, Shape, Status
 from pytest_areal_eval.schedulers.postmortem import LAST_LINE
 

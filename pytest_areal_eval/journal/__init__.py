@@ -14,7 +14,6 @@ from pytest_areal_eval.journal.identity import dataset_identity, item_hash, prom
 from pytest_areal_eval.journal.provenance import GitState, command_line, git_state, machine, versions
 from pytest_areal_eval.journal.reader import Problem, finished_and_owed, latest_answers, latest_episodes, read_episodes
 from pytest_areal_eval.journal.record import SCHEMA, EpisodeKey, episode_from_dict, episode_to_dict
-from pytest_areal_eval.journal.redact import redact
 from pytest_areal_eval.journal.writer import Journal, journal_path, merge_journals
 
 __all__ = [
@@ -42,7 +41,6 @@ __all__ = [
     "merge_journals",
     "prompt_hash",
     "read_episodes",
-    "redact",
     "request_key",
     "response_of",
     "response_to_dict",

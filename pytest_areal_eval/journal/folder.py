@@ -19,8 +19,8 @@ from typing import Any
 from pytest_areal_eval.errors import JournalError
 from pytest_areal_eval.journal.lock import LOCK_NAME, RunLock
 from pytest_areal_eval.journal.record import SCHEMA
-from pytest_areal_eval.journal.redact import redact
 from pytest_areal_eval.journal.shape import fault
+from pytest_areal_eval.redact import redact
 
 RUN_NAME = "run.json"
 LATEST = "latest"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from pytest_areal_eval.journal.redact import redact
+from pytest_areal_eval.redact import redact
 
 TIMEOUT_S = 2.0
 

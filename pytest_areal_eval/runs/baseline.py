@@ -104,7 +104,7 @@ class Reference:
 
 def _described(run: Run) -> Mapping[str, Any]:
     """The evaluations whose scores this session decides on, as their ``run.json`` describes them."""
-    from pytest_areal_eval.journal import redact
+    from pytest_areal_eval.redact import redact
 
     history = run.evaluations.history
     if history is not None and history.purpose == "from-run":

@@ -71,7 +71,7 @@ def differences(saved: Mapping[str, Any], today: Mapping[str, Any], purpose: Pur
         today: this session's.
         purpose: what the earlier run is wanted for.
     """
-    from pytest_areal_eval.journal import redact
+    from pytest_areal_eval.redact import redact
 
     was, now = _flat(saved), _flat(json.loads(json.dumps(redact(today))))
     names = [

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 
-TAIL_BYTES = 256 * 1024
+from pytest_areal_eval.redact import is_secret_name
 
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+TAIL_BYTES = 256 * 1024
 
 
 def tail(path: str, lines: int, secrets: Sequence[str] = ()) -> str:
@@ -26,4 +25,4 @@ def tail(path: str, lines: int, secrets: Sequence[str] = ()) -> str:
 
 def secrets_of(env: Mapping[str, str]) -> tuple[str, ...]:
     """The values of variables whose names say that they are keys or tokens."""
-    return tuple(value for name, value in env.items() if value and _SECRET.search(name))
+    return tuple(value for name, value in env.items() if value and is_secret_name(name))

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_areal_eval.journal import redact
-from pytest_areal_eval.journal.redact import is_secret_name
+from pytest_areal_eval.redact import is_secret_name, redact
 
 S = "s3cr3t-value"
 
@@ -146,7 +145,7 @@ def test_an_empty_or_missing_secret_shows_that_it_is_so() -> None:
 
 def test_functions_and_classes_are_named_not_addressed() -> None:
     assert redact({"reward_fn": is_secret_name, "workflow": dict}) == {
-        "reward_fn": "pytest_areal_eval.journal.redact.is_secret_name",
+        "reward_fn": "pytest_areal_eval.redact.is_secret_name",
         "workflow": "builtins.dict",
     }
 

@@ -1,4 +1,4 @@
-"""Keep secrets out of what is written down: by the name that a value goes by, and by its shape.
+"""Keep secrets out of what is written down or shown: by the name that a value goes by, and by its shape.
 
 Invariant: what comes out is plain JSON (finite numbers, strings, lists, dicts with string keys).  The names err on the
 side of hiding; ``max_new_tokens`` and ``pad_token`` are no secrets.
