@@ -95,3 +95,8 @@ def test_a_row_that_is_not_a_number_does_not_touch_its_neighbour() -> None:
     logits = LOGITS.repeat(2, 1)
     logits[0, 2] = torch.nan
     assert choose(logits, [row(seed=0), row(temperature=0.0)]).tokens == [-1, 4]
+
+
+def test_a_stop_token_that_the_model_cannot_choose_harms_no_row_of_its_batch() -> None:
+    rows = [row(temperature=0.0, min_new_tokens=2, stop_ids=frozenset({4, 10**9})), row(temperature=0.0)]
+    assert choose(LOGITS.repeat(2, 1), rows).tokens == [0, 4]

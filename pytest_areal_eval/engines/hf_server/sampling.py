@@ -97,5 +97,5 @@ def _forbid_stops(logits: Tensor, rows: Sequence[Generation]) -> None:
     """No stop token before ``min_new_tokens`` tokens, as transformers' MinNewTokensLengthLogitsProcessor."""
     for i, g in enumerate(rows):
         # The token chosen now is number len(output) + 1, and a stop may be number min_new_tokens + 1.
-        if len(g.output) < g.sampling.min_new_tokens and g.sampling.stop_ids:
-            logits[i, list(g.sampling.stop_ids)] = -torch.inf
+        if len(g.output) < g.sampling.min_new_tokens:
+            logits[i, [token for token in g.sampling.stop_ids if token < logits.shape[-1]]] = -torch.inf
