@@ -63,7 +63,8 @@ def stream_chat(answer: Answer, body: Body) -> Iterator[Event]:
             chosen = {"index": index, "delta": delta, "finish_reason": None}
             yield "", envelope | {"choices": [chosen | ({"logprobs": _logprobs(one)} if n == 0 else {})]}
         yield "", envelope | {"choices": [{"index": index, "delta": {}, "finish_reason": _finish(one)}]}
-    if (body.get("stream_options") or {}).get("include_usage"):
+    options = body.get("stream_options")
+    if isinstance(options, Mapping) and options.get("include_usage"):
         yield "", envelope | {"choices": [], "usage": usage(answer)}
     yield "", "[DONE]"
 

@@ -20,6 +20,7 @@ from pytest_areal_eval.proxy.ask import (
     text_of,
 )
 from pytest_areal_eval.proxy.chat import Event
+from pytest_areal_eval.proxy.parsing import parsed_arguments
 
 _STOP = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "abort": "end_turn"}
 _KINDS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 413: "request_too_large"}
@@ -134,5 +135,6 @@ def _blocks(answer: Answer) -> list[dict[str, Any]]:
     if answer.content:
         blocks.append({"type": "text", "text": answer.content})
     for call in answer.tool_calls:
-        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": json.loads(call.arguments)})
+        called = parsed_arguments(call.arguments)
+        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": called})
     return blocks

@@ -19,11 +19,23 @@ _XML_PARAMETER = re.compile(r"<parameter=(?P<name>[^>\s]+)>\n?(?P<value>.*?)\n?<
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A function that the model wants called; ``arguments`` is a JSON object's text, as the APIs have it."""
+    """A function that the model wants called; ``arguments`` is a JSON object's text, as the APIs have it.
+
+    Where a server splits calls off, what it took for a call may hold any text.
+    """
 
     name: str
     arguments: str
     id: str = field(default_factory=lambda: f"call_{uuid.uuid4().hex[:24]}")
+
+
+def parsed_arguments(text: str) -> dict[str, Any]:
+    """A call's arguments as an object; a text that is none stands in one, under ``arguments``."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {"arguments": text}
 
 
 def split_reasoning(text: str, *, opened: bool = False) -> tuple[str, str]:

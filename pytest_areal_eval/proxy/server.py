@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,14 +100,15 @@ class Server:
                 session = self._session(request)
                 body = await _body(request)
                 answer = await session.answer(_read(api, body), api.prefix)
+                if not body.get("stream"):
+                    return web.json_response(api.write(answer, body))
+                events = list(api.stream(answer, body))  # whole before the status line is sent
             except (RefusedError, ArealEvalError) as error:
                 return _refuse(api, _as_refused(error))
             except Exception as error:
                 _log.exception("%s", request.path)
                 return _refuse(api, RefusedError(f"{type(error).__name__}: {error}", status=500))
-            if body.get("stream"):
-                return await _stream(request, api.stream(answer, body))
-            return web.json_response(api.write(answer, body))
+            return await _stream(request, events)
 
         return handle
 
@@ -187,7 +188,7 @@ def _refuse(api: Api, refused: RefusedError) -> web.Response:
     return web.json_response(api.error(refused), status=refused.status, headers={"x-should-retry": "false"})
 
 
-async def _stream(request: web.Request, events: Iterator[chat.Event]) -> web.StreamResponse:
+async def _stream(request: web.Request, events: Iterable[chat.Event]) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": _EVENTS, "Cache-Control": "no-cache"})
     await response.prepare(request)
     for name, data in events:

@@ -371,6 +371,22 @@ def test_an_anthropic_stream_adds_up_to_the_message() -> None:
     assert (said.content[2].input, said.stop_reason) == ({"a": 40, "b": 2}, "tool_use")
 
 
+def test_a_call_whose_arguments_are_no_json_reaches_anthropics_client_as_they_are() -> None:
+    async def body(where: Where) -> Any:
+        return await where.anthropic.messages.create(model="m", max_tokens=50, messages=ASK["messages"])
+
+    calls = [{"id": "c1", "name": "add", "arguments": '{"a": 40, '}]
+    (block,) = talk(body, ModelResponse(text="", stop_reason="tool_calls", tool_calls=calls)).said.content
+    assert (block.name, block.input) == ("add", {"arguments": '{"a": 40, '})
+
+
+def test_stream_options_of_another_form_ask_for_nothing() -> None:
+    async def body(where: Where) -> Any:
+        return await where.post("/v1/chat/completions", json=ASK | {"stream": True, "stream_options": "usage"})
+
+    assert talk(body).said.text.endswith("data: [DONE]\n\n")
+
+
 def test_anthropics_client_gets_errors_in_its_own_form() -> None:
     async def body(where: Where) -> Any:
         anthropic = pytest.importorskip("anthropic")

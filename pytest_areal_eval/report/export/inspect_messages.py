@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from pytest_areal_eval.api import Episode
+from pytest_areal_eval.proxy.parsing import parsed_arguments
 from pytest_areal_eval.report.transcript import ToolCall, Turn, turns_of
 
 Message = dict[str, Any]
@@ -40,9 +40,5 @@ def _message(turn: Turn, model: str, names: dict[str, str]) -> Message:
 
 
 def _call(call: ToolCall) -> Message:
-    try:
-        found = json.loads(call.arguments)
-    except ValueError:
-        found = None
-    arguments = found if isinstance(found, dict) else {"arguments": call.arguments}
+    arguments = parsed_arguments(call.arguments)
     return {"id": call.id, "function": call.name, "arguments": arguments, "type": "function"}
