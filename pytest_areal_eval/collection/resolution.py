@@ -10,6 +10,7 @@ from pytest_areal_eval.api import GenerationHyperparameters
 from pytest_areal_eval.collection.decorator import SAMPLING
 from pytest_areal_eval.errors import ConfigError
 from pytest_areal_eval.options.settings import Settings
+from pytest_areal_eval.rewards.values import DEFAULT_RANGE
 
 if TYPE_CHECKING:
     import pytest
@@ -90,6 +91,15 @@ def template_of(group: Group) -> dict[str, Any]:
     """A group's chat template arguments."""
     thinking = group.params.get("enable_thinking", group.plan.spec.enable_thinking)
     return dict(group.plan.spec.template_kwargs) | ({} if thinking is None else {"enable_thinking": thinking})
+
+
+def reward_range_of(group: Group) -> tuple[float, float] | None:
+    """The range that an episode's reward is held to, whatever gives it; None: every finite number.
+
+    Workflows and agents that were written for training reward as they like, unless the evaluation says otherwise;
+    what a ``reward_fn`` returns is checked where it is graded, too.
+    """
+    return group.plan.spec.reward_range or (DEFAULT_RANGE if group.plan.is_async else None)
 
 
 def build_workflow(group: Group, controller: Any, settings: Settings, arguments: Mapping[str, Any]) -> Any:

@@ -141,6 +141,7 @@ class RolloutController:
         gconfig: GenerationHyperparameters | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         timeout_s: float | None = None,
+        reward_range: tuple[float, float] | None = None,
         callback: Callable[[Rollout], None] | None = None,
         finished: Mapping[int, Episode] | None = None,
         answers: Mapping[int, Sequence[Answer]] | None = None,
@@ -157,6 +158,7 @@ class RolloutController:
             gconfig: sampling of ``engine.chat``.
             template_kwargs: chat template arguments of ``engine.chat``.
             timeout_s: limit of one episode; None: the settings'.
+            reward_range: lowest and highest reward of an episode; None: every finite number.
             callback: receives the rollout in the loop's thread, and ``wait`` does not return it; what it raises stops
                 the run and becomes :attr:`failure`.
             finished: episodes by index that an earlier run finished; they do not run again.
@@ -190,6 +192,7 @@ class RolloutController:
                 episodes=episodes,
                 missing=episodes.count(None),
                 answers=answers or {},
+                reward_range=reward_range,
             )
         )
         return task_id

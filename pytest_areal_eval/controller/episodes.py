@@ -45,6 +45,7 @@ class Submission:
         missing: how many are not.
         answers: what an earlier run's engine answered to the unfinished ones, by index.
         cancelled: nobody waits for it any more.
+        reward_range: lowest and highest reward of an episode; None: every finite number.
     """
 
     task_id: int
@@ -60,6 +61,7 @@ class Submission:
     missing: int
     answers: Mapping[int, Sequence[Answer]] = field(default_factory=dict)
     cancelled: bool = False
+    reward_range: tuple[float, float] | None = None
 
     def rollout(self) -> Rollout:
         """The finished item."""
@@ -204,7 +206,7 @@ async def _outcome(unit: Unit, engine: EpisodeEngine) -> Outcome:
     try:
         async with unit.clock:
             value = await item.workflow.arun_episode(engine, _fresh(item.data))
-        return judge(value, where, engine)
+        return judge(value, where, engine, item.reward_range)
     except BaseException as error:  # SystemExit or pytest's outcomes in a workflow must not end the loop
         return fault(error, unit, engine)
 

@@ -32,17 +32,21 @@ class Outcome:
     traceback: str = ""
 
 
-def judge(value: Any, where: str, engine: EpisodeEngine) -> Outcome:
+def judge(value: Any, where: str, engine: EpisodeEngine, reward_range: tuple[float, float] | None = None) -> Outcome:
     """The outcome of a workflow that returned.
 
     Args:
         value: what it returned.
         where: item and episode, for messages.
         engine: what it asked, and what was answered.
+        reward_range: lowest and highest reward; None: every finite number.
+
+    Raises:
+        GraderError: it is no reward, or one out of range.
     """
     if value is None:
         return Outcome(EpisodeStatus.REJECTED, error="the workflow returned None: it rejected the episode")
-    score = as_score(value, where)
+    score = as_score(value, where, reward_range)
     return Outcome(_scored_status(engine), score, traceback=score.failure[-TRACEBACK_LIMIT:])
 
 

@@ -20,9 +20,8 @@ from pytest_areal_eval.api import Score
 from pytest_areal_eval.errors import ConfigError, GraderError
 from pytest_areal_eval.rewards.importing import FunctionRef, dump, refer_to
 from pytest_areal_eval.rewards.process import GradingProcess
+from pytest_areal_eval.rewards.values import DEFAULT_RANGE
 from pytest_areal_eval.rewards.worker import Call
-
-DEFAULT_RANGE = (0.0, 1.0)
 
 
 def default_workers() -> int:

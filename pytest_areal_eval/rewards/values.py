@@ -11,6 +11,9 @@ from typing import Any
 from pytest_areal_eval.api import Score
 from pytest_areal_eval.errors import GraderError
 
+DEFAULT_RANGE = (0.0, 1.0)
+"""Where an evaluation says nothing."""
+
 _REWARD_KEYS = ("reward", "rewards", "score")
 _TRAINING = frozenset(
     {"input_ids", "loss_mask", "logprobs", "versions", "attention_mask", "begin_of_trajectory", "seqlens"}

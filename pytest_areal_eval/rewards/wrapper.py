@@ -8,7 +8,8 @@ from contextlib import nullcontext
 from typing import Any
 
 from pytest_areal_eval.api import Score
-from pytest_areal_eval.rewards.pool import DEFAULT_RANGE, RewardPool
+from pytest_areal_eval.rewards.pool import RewardPool
+from pytest_areal_eval.rewards.values import DEFAULT_RANGE
 from pytest_areal_eval.workflows import context
 
 

@@ -19,6 +19,7 @@ from pytest_areal_eval.collection.parametrize import Planner
 from pytest_areal_eval.collection.resolution import (
     build_workflow,
     check_room,
+    reward_range_of,
     samples_of,
     sampling_of,
     template_of,
@@ -165,6 +166,7 @@ class EvaluationSession:
             item_id=param.id,
             evaluation=group.name,
             timeout_s=time_limit_of(item, spec.episode_timeout, settings),
+            reward_range=reward_range_of(group),
             gconfig=group.sampling,
             template_kwargs=group.template,
             callback=lambda rollout: self._deliver(item, rollout, controller),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pytest_areal_eval.collection.resolution import accepted
+from pytest_areal_eval.collection.resolution import accepted, reward_range_of
 from pytest_areal_eval.workflows import AgentWorkflow, MultiTurnWorkflow, RLVRWorkflow, VisionRLVRWorkflow
 
 KNOWN = {
@@ -39,3 +40,12 @@ def test_another_gets_what_areal_would_give_it() -> None:
     assert accepted(Theirs, KNOWN) == {"reward_fn", "gconfig"}
     assert accepted(AgentWorkflow, KNOWN) == set()
     assert accepted(Theirs(print, None), KNOWN) == set()
+
+
+@pytest.mark.parametrize(
+    ("is_async", "said", "held_to"),
+    [(True, None, (0.0, 1.0)), (True, (-1.0, 1.0), (-1.0, 1.0)), (False, None, None), (False, (0.0, 5.0), (0.0, 5.0))],
+)
+def test_any_reward_is_held_to_the_range_that_its_evaluation_names(is_async: bool, said: Any, held_to: Any) -> None:
+    group: Any = SimpleNamespace(plan=SimpleNamespace(is_async=is_async, spec=SimpleNamespace(reward_range=said)))
+    assert reward_range_of(group) == held_to
