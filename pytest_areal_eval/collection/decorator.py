@@ -82,7 +82,7 @@ def evaluation(dataset: Any = None, **settings: Unpack[EvaluationArguments]) -> 
             answer (RLVR).  An ``async def`` test is its own workflow.
         workflow_kwargs: further arguments of the workflow's constructor.
         reward_fn: ``(prompt, completions, prompt_ids, completion_ids, **columns)`` → reward; callable or dotted name.
-        reward_range: lowest and highest legal reward; default (0, 1).
+        reward_range: lowest and highest legal reward; default (0, 1), and none for a workflow that grades itself.
         gates: conditions on the aggregate, such as ``"reward >= 0.6"`` or ``"pass@4 >= 0.5"``.
         pass_mark: a scored item below it is reported as missed; default 1.0.
         strict: whether the body's assertions decide; default: whether it has any.
@@ -195,15 +195,20 @@ def _completed(given: Mapping[str, Any], defaults: Mapping[str, Any], function: 
 
 
 def has_assertions(function: Callable[..., Any]) -> bool:
-    """Whether a test's body asserts (``assert``, ``raise``, ``pytest.fail``): then it decides, and not the score."""
+    """Whether a test's body asserts: then it decides, and not the score.
+
+    ``assert``, ``raise AssertionError``, ``pytest.fail`` and ``pytest.raises`` do; another exception is an error.
+    """
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
         return "AssertionError" in function.__code__.co_names
-    return any(isinstance(node, ast.Assert | ast.Raise) or _is_fail(node) for node in ast.walk(tree))
+    return any(isinstance(node, ast.Assert) or _is_fail(node) for node in ast.walk(tree))
 
 
 def _is_fail(node: ast.AST) -> bool:
+    if isinstance(node, ast.Raise):
+        return any(isinstance(name, ast.Name) and name.id == "AssertionError" for name in ast.walk(node))
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("fail", "raises")
 
 

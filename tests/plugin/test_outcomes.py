@@ -43,11 +43,16 @@ def test_an_async_test_is_its_own_workflow(suite: Suite) -> None:
 
     @evaluation([{"id": f"g{n}", "question": f"q{n}", "answer": f"a{n}"} for n in range(6)])
     async def test_own(item, engine):
+        if item["id"] == "g5":
+            raise LookupError("no such family")  # an error, and no assertion: the other items are scored
         reply = await engine.chat([{"role": "user", "content": item["question"]}])
-        return float(reply.text == item["answer"])
+        return 2 if item["id"] == "g0" else float(reply.text == item["answer"])
     """
     result = suite(source=source).runpytest()
-    assert result.parseoutcomes() == {"passed": 4, "missed": 2}
+    assert result.parseoutcomes() == {"passed": 2, "missed": 2, "failed": 2}
+    result.stdout.fnmatch_lines_random(
+        ["grader_error: item 'g0', episode 0: the reward is 2, outside 0 to 1", "workflow_error: LookupError: no such*"]
+    )
 
 
 def test_an_async_test_with_assertions_fails_where_they_fail(suite: Suite) -> None:
