@@ -19,6 +19,8 @@ OF_TRAINING = ("*.index.json", "trainer_state.json", "training_args.json", "sche
 """Among those, what it does not read, or what follows from the weights."""
 WRITTEN_BY = ("_name_or_path", "transformers_version")
 """Keys of config.json that change no answer."""
+_TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
+"""What transformers says of a long prompt once, by tokenizer_config.json; the server's own limit is what counts."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False, need_template:
         raise CheckpointError(f"--model={path}: no usable tokenizer: it has no words", hint)
     if need_template:
         _check_template(tokenizer, path)
+    getattr(tokenizer, "deprecation_warnings", {})[_TOO_LONG] = True
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

@@ -64,6 +64,12 @@ def test_a_template_that_asks_for_arguments_is_taken(model: Path) -> None:
     assert load_tokenizer(str(model), need_template=True).chat_template == template
 
 
+def test_a_long_prompt_is_no_matter_of_the_tokenizer(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tokenizer = load_tokenizer(str(model))
+    assert len(tokenizer.encode("a " * 2000)) > tokenizer.model_max_length
+    assert capfd.readouterr().err == ""
+
+
 def test_without_a_template_a_tokenizer_is_taken_where_none_is_needed(model: Path) -> None:
     (model / "chat_template.jinja").unlink()
     assert load_tokenizer(str(model)).pad_token_id is not None
