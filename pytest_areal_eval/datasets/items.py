@@ -20,28 +20,33 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 def item_ids(dataset: LoadedDataset) -> list[str]:
     """One id for each record, of ``[A-Za-z0-9._-]`` and at most 60 characters.
 
-    It is the record's ``id`` (text or int), else its zero-padded index.  An id that is too long, or that is like
-    another one once its other characters are replaced, ends in 8 hex digits of its SHA-256.
+    It is the record's ``id`` (text or int), else its zero-padded index.  An id that is too long, or of which nothing
+    or the same as of another one is left without its other characters, ends in 8 hex digits of its SHA-256.
 
     Raises:
         DatasetError: two records have the same id, or an id is empty or of another type.
     """
     raw = _raw_ids(dataset)
     _check_distinct(raw, dataset)
-    cleaned = [_UNSAFE.sub("-", text) for text in raw]
+    cleaned = [_cleaned(text) for text in raw]
     taken = Counter(cleaned)
     ids = [
-        with_hash(clean, text) if len(clean) > MAX_LENGTH or (taken[clean] > 1 and clean != text) else clean
+        with_hash(clean, text) if not 0 < len(clean) <= MAX_LENGTH or (taken[clean] > 1 and clean != text) else clean
         for clean, text in zip(cleaned, raw, strict=True)
     ]
     _check_distinct(ids, dataset)
     return ids
 
 
+def _cleaned(text: str) -> str:
+    clean = _UNSAFE.sub("-", text)
+    return clean if clean == text else clean.strip("-")  # of "数学-1" the 1 is left, of "数学" nothing
+
+
 def with_hash(clean: str, text: str) -> str:
     """``clean``, cut so that 8 hex digits of ``text``'s SHA-256 fit behind it."""
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
-    return f"{clean[: MAX_LENGTH - 9]}-{digest}"
+    return f"{clean[: MAX_LENGTH - 9]}-{digest}".lstrip("-")
 
 
 def select(

@@ -61,7 +61,7 @@ def test_a_long_id_is_cut_and_stays_distinct() -> None:
     one, two = ids_of("x" * 61, "x" * 62)
     assert len(one) == len(two) == 60
     assert one != two
-    assert ids_of("[gsm8k::test] 10 KB " + "y" * 10_000)[0].startswith("-gsm8k--test--10-KB-yyy")
+    assert ids_of("[gsm8k::test] 10 KB " + "y" * 10_000)[0].startswith("gsm8k--test--10-KB-yyy")
 
 
 def test_a_duplicate_id_names_both_rows() -> None:
@@ -134,3 +134,11 @@ def test_another_seed_draws_another_sample_and_all_rows_are_as_likely() -> None:
 def test_a_limit_or_shard_out_of_range_is_an_error(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"limit|shard"):
         select(["a", "b"], **options)
+
+
+def test_an_id_in_another_script_keeps_what_it_can_and_is_never_dashes_alone() -> None:
+    kept, nothing_left, alike, legal = ids_of("数学-17", "日本語", "数学", "-5")
+    assert kept == "17"
+    assert re.fullmatch(r"[0-9a-f]{8}", nothing_left)
+    assert re.fullmatch(r"[0-9a-f]{8}", alike)
+    assert legal == "-5"
