@@ -90,7 +90,7 @@ def notes_of(s: Summary) -> list[str]:
         )
     if s.truncation_rate and s.truncation_rate >= 0.01:
         over = f"; over the others the reward is {s.reward_completed:.4f}" if s.reward_completed is not None else ""
-        notes.append(f"{s.name}: {s.truncation_rate:.1%} of the answers were cut off at the token limit{over}")
+        notes.append(f"{s.name}: {s.truncation_rate:.1%} of the episodes were cut off at the token limit{over}")
     if s.cancelled:
         notes.append(f"{s.name}: {s.cancelled} episodes were given up and are in no number")
     return [printable(note) for note in notes]
