@@ -28,6 +28,7 @@ from typing import Any
 import pytest_areal_eval
 from pytest_areal_eval.agents.process import HEAD, AgentRef, Job
 from pytest_areal_eval.errors import AgentError
+from pytest_areal_eval.rewards.processes import signal_name
 from pytest_areal_eval.stats.tracker import absorb
 
 FEW = 32
@@ -180,13 +181,15 @@ class _Host:
             while True:
                 (size,) = HEAD.unpack(await reader.readexactly(HEAD.size))
                 self._hear(json.loads(await reader.readexactly(size)))
-        except (asyncio.IncompleteReadError, OSError):
-            pass  # its end
+        except (asyncio.IncompleteReadError, OSError, ValueError, LookupError, TypeError):
+            pass  # its end, or the agent's own code wrote to our socket
         finally:
             sending.cancel()
             writer.close()
             self.kill()
-            code = await asyncio.to_thread(self._process.wait, END_LIMIT_S)
+            code = -int(signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel still holds what was killed
+                code = await asyncio.to_thread(self._process.wait, END_LIMIT_S)
             self._settle(code)
             self._output.close()
 
@@ -230,7 +233,7 @@ class _Host:
             said = f"{self._who(self._blocked)}; its process was killed with all the agents in it"
             hint = "Await an async client there, or move the call to asyncio.to_thread()."
         else:
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+            how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit status {code}"
             said, hint = f"agent {self._ref.name}: its process {how}", self._last_words()
         for future in self._jobs.values():
             if not future.done():

@@ -87,7 +87,8 @@ def main(fd: int) -> None:
     """Serve the connection on ``fd`` until its other end closes."""
     processes.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1," + os.environ.get("NO_PROXY", "")
+    own = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
+    os.environ["NO_PROXY"] = os.environ["no_proxy"] = f"127.0.0.1,{own}"
     connection = socket.socket(fileno=fd)
     asyncio.run(_Process(connection).serve())
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import pickle
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import pytest_areal_eval
 from pytest_areal_eval.api import Score
 from pytest_areal_eval.errors import GraderError, GraderTimeout
 from pytest_areal_eval.rewards.importing import FunctionRef
+from pytest_areal_eval.rewards.processes import signal_name
 from pytest_areal_eval.rewards.worker import Call, Load
 
 START_LIMIT_S = 60.0
@@ -203,7 +203,7 @@ class GradingProcess:
         if code is None:
             how = "lost its process"
         elif code < 0:
-            how = f"was killed by {signal.Signals(-code).name}"
+            how = f"was killed by {signal_name(-code)}"
         else:
             how = f"ended its process with exit status {code}"
         hint = f"{self._memory()}; more may have killed it." if code is None or code < 0 else ""

@@ -62,6 +62,14 @@ def reap(pid: int) -> int | None:
     return code
 
 
+def signal_name(number: int) -> str:
+    """``SIGKILL`` for 9; real-time signals but the first and the last have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def _parents() -> Iterator[tuple[int, int]]:
     """(process, its parent) for each process that lives."""
     for entry in os.listdir("/proc"):

@@ -145,6 +145,7 @@ def test_an_agent_that_never_calls_the_model_is_an_error(agent: Any) -> None:
         ("raises", "ValueError: no such luck"),
         ("exits", "SystemExit: 3"),
         ("dies", "agent support.sdk_agents.Broken: its process ended with exit status 7"),
+        ("babbles", "agent support.sdk_agents.Broken: its process was killed by SIGKILL"),
         ("returns", "TypeError: the agent returned a object; return a number"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
@@ -115,6 +116,9 @@ class Broken(Agent):
             sys.exit(3)
         if how == "dies":
             os._exit(7)
+        if how == "babbles":
+            os.write(int(sys.argv[2]), b"\0\0\0\4nope")  # the process's own socket
+            await asyncio.sleep(60)
         if how == "blocks" and data["q"] == "block":
             time.sleep(60)  # noqa: ASYNC251 - the fault to be noticed
         if how == "returns":

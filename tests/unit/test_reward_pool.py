@@ -197,6 +197,7 @@ def test_what_raises_names_item_function_and_the_user_s_line(pool: RewardPool) -
         ("sys.exit", (1,), "'sys.exit' raised SystemExit: 1"),
         (die_by, (signal.SIGSEGV,), "'die_by' was killed by SIGSEGV"),
         (die_by, (signal.SIGKILL,), "'die_by' was killed by SIGKILL"),
+        (die_by, (signal.SIGRTMIN + 5,), f"'die_by' was killed by signal {signal.SIGRTMIN + 5}"),
         ("threading.Lock", (), "the reward is lock"),
         (close_every_descriptor, (), "'close_every_descriptor' ended its process"),
         (lambda: float("nan"), (), "the reward is nan"),
