@@ -137,7 +137,7 @@ class Conclusion:
         for line, markup in _engine_lines(self.run.events):
             reporter.write_line(line, **markup)
         if self.run.folder is not None:
-            reporter.write_line(f"run: {_relative(self.run.folder.path, self.config)}")
+            reporter.write_line(printable(f"run: {_relative(self.run.folder.path, self.config)}"))
             dump = self.evaluations.settings.get("dump")
             if dump is not None:
                 reporter.write_line(printable(f"rollouts in AReaL's layout: {dump}"))
@@ -173,7 +173,7 @@ class Conclusion:
         except (ArealEvalError, OSError) as error:
             reporter = self.config.pluginmanager.get_plugin("terminalreporter")
             if reporter is not None:
-                reporter.write_line(f"areal-eval: {error}", red=True)
+                reporter.write_line(printable(f"areal-eval: {error}"), red=True)
             if session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
@@ -259,8 +259,8 @@ def _remember_missed(config: pytest.Config, board: Scoreboard, gate_nodes: Seque
     if wanted != failed:
         cache.set("cache/lastfailed", wanted)
     nodeids = cache.get("cache/nodeids", [])
-    prefixes = tuple(f"{row.key.rstrip(']')}" for row in board.rows.values())
-    kept = [node for node in nodeids if not node.startswith(prefixes)] if prefixes else nodeids
+    prefixes = tuple(f"{row.key[:-1]}-" if row.key.endswith("]") else f"{row.key}[" for row in board.rows.values())
+    kept = [node for node in nodeids if not node.startswith(prefixes)]
     if len(kept) != len(nodeids):
         cache.set("cache/nodeids", kept)
 
