@@ -232,7 +232,7 @@ def _basis(gate: Gate, summary: Summary, estimate: Estimate) -> str:
 
 def _unknown(gate: Gate, summary: Summary, names: list[str]) -> ConfigError:
     close = nearest(gate.metric, names)
-    guess = f"; did you mean {close!r}?" if close else ""
+    guess = f" (did you mean {close!r}?)" if close else ""
     return ConfigError(
         f"gate {str(gate)!r}: {summary.name} has no metric {gate.metric!r}{guess}",
         f"Its metrics: {', '.join(sorted(names))}.",

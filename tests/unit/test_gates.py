@@ -239,7 +239,7 @@ def test_unfinished_items_show_in_the_message() -> None:
 def test_an_unknown_metric_names_the_nearest_and_those_there_are() -> None:
     with pytest.raises(ConfigError) as caught:
         verdict("rewards >= 0.7", summary(7, 3))
-    assert "'rewards >= 0.7': gsm8k has no metric 'rewards'; did you mean 'reward'?" in str(caught.value)
+    assert "'rewards >= 0.7': gsm8k has no metric 'rewards' (did you mean 'reward'?)" in str(caught.value)
     assert "error_rate" in caught.value.hint
 
 
