@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_areal_eval.errors import ConfigError, UserError
+from pytest_areal_eval.errors import ConfigError, JournalError, UserError
 from pytest_areal_eval.journal import Journal, RunFolder
 from pytest_areal_eval.journal.items import copy_items
 from pytest_areal_eval.report.comparison import baseline_of, compare_runs
@@ -44,7 +44,21 @@ def merge_runs(parts: Sequence[SavedRun], where: Path, *, new: bool, baseline: S
     described = _agree(parts)
     _refuse_overlap(parts)
     missing = _missing_shards(parts)
-    folder = RunFolder.create(where, name_hint="merged") if new else _create(where)
+    try:
+        folder = RunFolder.create(where, name_hint="merged") if new else _create(where)
+        _write(folder, parts, described, missing, baseline)
+    except OSError as error:
+        raise JournalError(f"cannot write {where}: {error.strerror}", "Give another folder: --output=DIR") from error
+    return folder.path
+
+
+def _write(
+    folder: RunFolder,
+    parts: Sequence[SavedRun],
+    described: dict[str, dict[str, Any]],
+    missing: str,
+    baseline: SavedRun | None,
+) -> None:
     with folder:
         for part in parts:
             copy_items(part.path, folder.path)
@@ -61,7 +75,6 @@ def merge_runs(parts: Sequence[SavedRun], where: Path, *, new: bool, baseline: S
             described[name]["summary"] = evaluation.row.summary().to_dict()
         folder.write_run(info | {"gates": _decided(whole, missing, baseline)})
         write_stats(folder.path, whole.rows)
-    return folder.path
 
 
 def _agree(parts: Sequence[SavedRun]) -> dict[str, dict[str, Any]]:

@@ -16,6 +16,7 @@ from support.runs import episode, transcript, write_run
 from pytest_areal_eval.api import EpisodeStatus
 from pytest_areal_eval.cli import main
 from pytest_areal_eval.report.export.inspect_log import write_inspect_logs
+from pytest_areal_eval.report.export.table import write_csv
 from pytest_areal_eval.report.saved import read_run
 
 INSPECT = Path(__file__).parents[2] / ".venv-inspect/bin/python"
@@ -172,6 +173,17 @@ def test_csv_has_a_row_an_episode_and_no_formula(folder: Path, tmp_path: Path) -
     assert rows[3]["column.level"] == "2"
     assert rows[3]["completion"] == "'=SUM(A1)\n|x| <b>"
     assert rows[3]["extracted"] == "-5"
+
+
+def test_a_cell_that_a_spreadsheet_would_compute_is_text(tmp_path: Path) -> None:
+    computed = ["=1+1", "@SUM(A1)", "+1+1", "-2+3+cmd|' /C calc'!A0", "- 1+1", "-A1", "\t=1"]
+    plain = ["-5", "+3.25", "-1,200", "-1e-5", "-5%", "-.5", "a=1"]
+    texts = dict(enumerate([*computed, *plain]))
+    run = write_run(tmp_path / "run", {"e": [episode(str(n), completion=text) for n, text in texts.items()]})
+    write_csv(read_run(run), tmp_path / "e.csv")
+    with (tmp_path / "e.csv").open(newline="") as file:
+        found = {int(row["item_id"]): row["completion"] for row in csv.DictReader(file)}
+    assert found == {n: f"'{text}" if text in computed else text for n, text in texts.items()}
 
 
 def test_parquet_is_typed(folder: Path, tmp_path: Path) -> None:

@@ -131,6 +131,9 @@ def test_a_gate_that_failed_shows_five_missed_items(tmp_path: Path, capsys: pyte
 def test_a_mistake_is_one_line_and_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "nothing", f"--results-dir={tmp_path}"]) == 2
     assert capsys.readouterr().err.startswith("areal-eval show: there is no run 'nothing'")
+    run = write_run(tmp_path / "run", {"e": [episode("a")]})
+    assert main(["merge", str(run), "-o", str(run / "run.json" / "below-a-file")]) == 2
+    assert "below-a-file: Not a directory\nGive another folder" in capsys.readouterr().err
 
 
 def test_items_keep_a_hash_and_short_columns(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ _FIELDS = (
     "output_tokens", "requests", "attempts", "latency_s", "started_at", "replica", "seed", "prompt", "completion",
     "reasoning", "error",
 )  # fmt: skip
-_FORMULA = re.compile(r"[=@\t\r]|[+-](?![\d\s.])")
-"""A minus before a digit or a blank is a number or a list."""
+_FORMULA = re.compile(r"[=@\t\r]|[+-](?!\.?\d[\d.,]*(?:[eE][+-]?\d+)?%?\Z)")
+"""What a spreadsheet would compute: after a sign anything but one whole number, ``-2+3+cmd|...`` too."""
 
 
 def write_csv(run: SavedRun, path: Path) -> None:
