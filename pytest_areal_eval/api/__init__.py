@@ -4,6 +4,7 @@ Nothing here imports pytest, torch or transformers.
 """
 
 from pytest_areal_eval.api.episodes import (
+    GIVEN_UP,
     REWARD_ARGUMENTS,
     Dataset,
     Episode,
@@ -25,6 +26,7 @@ from pytest_areal_eval.api.requests import (
 )
 
 __all__ = [
+    "GIVEN_UP",
     "REWARD_ARGUMENTS",
     "TOP_K_OFF",
     "Dataset",

@@ -36,6 +36,8 @@ _SCORED = frozenset(
     {EpisodeStatus.SCORED, EpisodeStatus.TRUNCATED, EpisodeStatus.EMPTY, EpisodeStatus.UNFINISHED_THINKING}
 )
 _GRADER_FAULTS = frozenset({EpisodeStatus.GRADER_TIMEOUT, EpisodeStatus.GRADER_ERROR})
+GIVEN_UP = frozenset({EpisodeStatus.CANCELLED, EpisodeStatus.ENGINE_LOST})
+"""How an episode ends that the run gave up and that says nothing of the model: a resumed run owes it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.cli.common import add_run, load, pick, say
 from pytest_areal_eval.errors import ConfigError, JournalError
+from pytest_areal_eval.report.export import GITHUB_SUMMARY
 
 if TYPE_CHECKING:
     from pytest_areal_eval.report.saved import SavedRun
-
-GITHUB_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 def add(commands: Any) -> None:

@@ -40,6 +40,11 @@ def short_names(models: Sequence[str]) -> list[str]:
     return [f"{number}-{name}" for number, name in enumerate(names)]  # paths that the settings let pass are distinct
 
 
+def natural(text: str) -> list[tuple[bool, int, str]]:
+    """A key that sorts texts by the numbers in them: ``step-9`` before ``step-10``."""
+    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in _DIGITS.split(text)]
+
+
 def step_of(name: str) -> int | None:
     """The training step in a checkpoint's name: 200 for ``checkpoint-200``, 99 for ``globalstep99``; None without."""
     if name.isdecimal():
@@ -55,13 +60,9 @@ def _is_plain(model: str) -> bool:
 def _matches(pattern: str) -> list[str]:
     """Folders, each once: ``latest`` is often a link to one of the others."""
     found: dict[str, str] = {}
-    for path in sorted(glob.glob(os.path.expanduser(pattern)), key=lambda path: (os.path.islink(path), _natural(path))):
+    for path in sorted(glob.glob(os.path.expanduser(pattern)), key=lambda path: (os.path.islink(path), natural(path))):
         if os.path.isdir(path):
             found.setdefault(os.path.realpath(path), path)
     if not found:
         raise ConfigError(f"--model={pattern}: no folder matches", f"Look with: ls -d {pattern}")
-    return sorted(found.values(), key=_natural)
-
-
-def _natural(text: str) -> list[tuple[bool, int, str]]:
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in _DIGITS.split(text)]
+    return sorted(found.values(), key=natural)

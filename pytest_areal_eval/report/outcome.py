@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_areal_eval.options.models import step_of
+from pytest_areal_eval.report.saved import settings_of
 from pytest_areal_eval.report.scoreboard import Row
 from pytest_areal_eval.stats import Summary
 
@@ -63,10 +64,12 @@ class RunReport:
 
     def config(self) -> dict[str, Any]:
         """What a tracker shows as a run's configuration: the options, the checkpoints, the code."""
-        settings = self.info.get("settings", {})
-        options = {**settings.get("yaml", {}), **settings.get("ini", {}), **settings.get("given", {})}
         code = (self.info.get("git") or {}).get("commit")
-        return {**options, "command_line": " ".join(map(str, self.info.get("command_line", []))), "commit": code}
+        return {
+            **settings_of(self.info),
+            "command_line": " ".join(map(str, self.info.get("command_line", []))),
+            "commit": code,
+        }
 
 
 def report_of(folder: Path, info: Mapping[str, Any], rows: Sequence[Row], models: Sequence[str]) -> RunReport:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_areal_eval.api import Episode, EpisodeStatus
+from pytest_areal_eval.api import GIVEN_UP, Episode
 from pytest_areal_eval.errors import ConfigError, JournalError, UserError
 from pytest_areal_eval.journal import Problem, RunFolder, latest_episodes
 from pytest_areal_eval.journal.folder import LATEST, RUN_NAME
@@ -23,7 +23,6 @@ from pytest_areal_eval.report.text import items_are
 from pytest_areal_eval.stats import EpisodeResult, Gate, ItemResult, parse_gate
 
 RESULTS_DIR = "eval-results"
-_GIVEN_UP = (EpisodeStatus.CANCELLED, EpisodeStatus.ENGINE_LOST)
 
 
 @dataclass(frozen=True)
@@ -196,7 +195,7 @@ def _evaluation(
     whole = {
         item_id: tuple(sorted(group, key=lambda e: e.index))
         for item_id, group in episodes.items()
-        if len(group) == n_samples and not any(e.status in _GIVEN_UP for e in group)
+        if len(group) == n_samples and not any(e.status in GIVEN_UP for e in group)
     }
     n_selected = max(int(described.get("n_selected", 0)), len(whole))
     key = str(described.get("node", name))

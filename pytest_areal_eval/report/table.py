@@ -79,7 +79,15 @@ def cells_of(row: Row, s: Summary) -> Cells:
     return cells
 
 
+def columns_of(rows: Sequence[Cells]) -> list[str]:
+    """The columns that any row has, in their order: what an evaluation cost is said last."""
+    there = dict.fromkeys(name for row in rows for name in row)
+    ends = [name for name in ("tokens in", "out", "tok/s", "wall") if name in there]
+    return [*(name for name in there if name not in ends), *ends]
+
+
 def notes_of(s: Summary) -> list[str]:
+    """What must not be overlooked: errors and faults, answers that were cut off, episodes that were given up."""
     notes = []
     if s.errors or s.grader_faults:
         parts = ", ".join(f"{number} {status}" for status, number in s.counts.items() if status.kind != "scored")
@@ -134,12 +142,8 @@ def _table(rows: Sequence[Cells], dropped: Set[str]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    order = ("evaluation", "reward", "95 %", "n", "k")
-    ends = ("tokens in", "out", "tok/s", "wall")
-    between = list(dict.fromkeys(name for row in rows for name in row if name not in (*order, *ends)))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    there = {name for row in rows for name in row} - dropped
-    columns = [name for name in (*order, *between, *ends) if name in there]
+    columns = [name for name in columns_of(rows) if name not in dropped]
     for name in columns:
         table.add_column(name, justify="left" if name == columns[0] else "right", no_wrap=True)
     for row in rows:

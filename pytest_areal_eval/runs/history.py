@@ -11,18 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_areal_eval.api import Episode, EpisodeStatus
+from pytest_areal_eval.api import GIVEN_UP, Episode, EpisodeStatus
 from pytest_areal_eval.errors import ConfigError, JournalError
 from pytest_areal_eval.journal import Answer, RunFolder, episode_from_dict, finished_and_owed, latest_answers
 from pytest_areal_eval.journal.items import read_items
 from pytest_areal_eval.journal.record import EpisodeKey
 from pytest_areal_eval.options.declarations import NEWEST
 from pytest_areal_eval.options.settings import Settings
-from pytest_areal_eval.report.saved import find_run, list_runs
+from pytest_areal_eval.report.saved import find_run, list_runs, settings_of
 from pytest_areal_eval.runs.identity import GRADING, NOT_SHOWN, Purpose, differences, item_differences
 
 PURPOSES: tuple[Purpose, ...] = ("resume", "rescore", "from-run")
-GIVEN_UP = (EpisodeStatus.CANCELLED, EpisodeStatus.ENGINE_LOST)
 OF_TODAY = frozenset({"results-dir", "gate", "gate-policy", "gate-partial", "baseline", "order", "track", *PURPOSES})
 """Options that ``--rescore`` and ``--from-run`` do not take over from the run."""
 
@@ -149,8 +148,7 @@ class History:
         if len(saved) == len(fingerprints) == 1:  # the same weights may have moved
             saved = dict.fromkeys(fingerprints, next(iter(saved.values())))
         found = []
-        settings = self.info.get("settings", {})
-        planned = {**settings.get("yaml", {}), **settings.get("ini", {}), **settings.get("given", {})}.get("model", [])
+        planned = settings_of(self.info).get("model", [])
         for name, digest in fingerprints.items() if saved else ():
             if name not in saved and name in planned:
                 continue  # of several, its turn had not come

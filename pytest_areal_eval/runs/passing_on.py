@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_areal_eval.report.export import GITHUB_SUMMARY
 from pytest_areal_eval.report.outcome import report_of
 
 if TYPE_CHECKING:
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 
     from pytest_areal_eval.report.scoreboard import Row
     from pytest_areal_eval.runs.run import Run
-
-GITHUB_SUMMARY = "GITHUB_STEP_SUMMARY"
-"""Set by GitHub's runners to a file whose Markdown they show on the job's page."""
 
 
 def pass_on(config: pytest.Config, run: Run, rows: Sequence[Row]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_areal_eval.api import Episode, EpisodeStatus, Rollout
+from pytest_areal_eval.api import GIVEN_UP, Episode, Rollout
 from pytest_areal_eval.collection.groups import Group, Grouping, group_of, membership, param_of
 from pytest_areal_eval.collection.parametrize import Planner
 from pytest_areal_eval.collection.resolution import (
@@ -241,8 +241,7 @@ class EvaluationSession:
         ticket = self.inbox.of(item)
         if ticket is None or ticket.rollout is None or self.engine_failure() is None:
             return False
-        ends = (EpisodeStatus.ENGINE_LOST, EpisodeStatus.CANCELLED)
-        return any(e.status in ends for e in ticket.rollout.episodes)
+        return any(e.status in GIVEN_UP for e in ticket.rollout.episodes)
 
     def _deliver(self, item: pytest.Item, rollout: Rollout, controller: RolloutController) -> None:
         """Called in the controller's thread."""

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from support.runs import episode
 
-from pytest_areal_eval.api import EpisodeStatus, ModelRequest
+from pytest_areal_eval.api import GIVEN_UP, EpisodeStatus, ModelRequest
 from pytest_areal_eval.journal import Answer, Journal, Problem, finished_and_owed, latest_answers, request_key
-from pytest_areal_eval.runs.history import GIVEN_UP, History
+from pytest_areal_eval.runs.history import History
 
 
 def answer(item: str, request: int = 1, index: int = 0, text: str = "x", evaluation: str = "") -> Answer:

@@ -18,7 +18,7 @@ from typing import Any
 from pytest_areal_eval.api import Episode
 from pytest_areal_eval.errors import JournalError
 from pytest_areal_eval.report.export.inspect_messages import answer_message, messages_of
-from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun
+from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun, settings_of
 from pytest_areal_eval.stats import Estimate
 
 SCHEMA = 2
@@ -141,10 +141,7 @@ def _identity(run: SavedRun, evaluation: SavedEvaluation) -> dict[str, Any]:
 def _model(run: SavedRun, evaluation: SavedEvaluation) -> str:
     """``provider/name``, as Inspect writes models; of several checkpoints the evaluation's own."""
     models = [str(evaluation.described.get("model") or "")] if evaluation.row.model else run.models
-    settings = run.info.get("settings", {})
-    backend = str(
-        {**settings.get("yaml", {}), **settings.get("ini", {}), **settings.get("given", {})}.get("backend", "hf")
-    ).partition(":")[0]
+    backend = str(settings_of(run.info).get("backend", "hf")).partition(":")[0]
     return f"{backend}/{Path(models[0]).name}" if models else "none/none"
 
 

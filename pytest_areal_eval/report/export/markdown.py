@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_areal_eval.report.grid import grid_of
 from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun
-from pytest_areal_eval.report.table import cells_of, notes_of, score_text
+from pytest_areal_eval.report.table import cells_of, columns_of, notes_of, score_text
 from pytest_areal_eval.report.text import printable
 
 _MARKS = {"pass": "✅", "fail": "❌", "skip": "⏭️", "inconclusive": "❓"}
@@ -31,9 +31,7 @@ def markdown(run: SavedRun) -> str:
 
 def _table(shown: Sequence[SavedEvaluation]) -> str:
     cells = [cells_of(e.row, e.row.summary()) for e in shown]
-    names = list(dict.fromkeys(name for row in cells for name in row))
-    ends = [name for name in ("tokens in", "out", "tok/s", "wall") if name in names]
-    names = [*(name for name in names if name not in ends), *ends]
+    names = columns_of(cells)
     return _laid_out(names, [[row.get(name, "") for name in names] for row in cells])
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytest_areal_eval.api import Episode
+from pytest_areal_eval.options.models import natural
 from pytest_areal_eval.report.export.html.charts import charts
 from pytest_areal_eval.report.saved import SavedEvaluation
 from pytest_areal_eval.report.text import answer_of, printable
@@ -24,7 +24,6 @@ ALL_TEXTS_CHARS = 120_000_000
 """Deflated and in base64 these are about 55 MB of file."""
 LONGEST_TEXT_CHARS = 200_000
 SHORTEST_LIMIT_CHARS = 1_000
-_DIGITS = re.compile(r"(\d+)")
 
 
 def pack(value: Any) -> str:
@@ -61,7 +60,7 @@ def ordered(evaluation: SavedEvaluation) -> list[str]:
     """The items' ids in dataset order where it is known, else with numbers in order."""
     if all(item_id in evaluation.items for item_id in evaluation.episodes):
         return [item_id for item_id in evaluation.items if item_id in evaluation.episodes]
-    return sorted(evaluation.episodes, key=_natural)
+    return sorted(evaluation.episodes, key=natural)
 
 
 def index(evaluation: SavedEvaluation) -> dict[str, Any]:
@@ -169,7 +168,3 @@ def _badness(episode: Episode) -> tuple[float, bool]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-def _natural(text: str) -> list[tuple[bool, int, str]]:
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in _DIGITS.split(text)]

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_areal_eval.report.saved import SavedRun
 from pytest_areal_eval.report.scoreboard import Row
-from pytest_areal_eval.report.table import cells_of, notes_of
+from pytest_areal_eval.report.table import cells_of, columns_of, notes_of
 from pytest_areal_eval.report.text import printable
 from pytest_areal_eval.stats import Estimate
 
@@ -19,9 +19,7 @@ _WIDTH, _HEIGHT = 160, 18
 def summary_html(rows: Sequence[Row]) -> str:
     """The table that pytest prints, with a drawing of each interval."""
     cells = [cells_of(row, row.summary()) for row in rows]
-    names = list(dict.fromkeys(name for row in cells for name in row))
-    ends = ("tokens in", "out", "tok/s", "wall")
-    names = [name for name in names if name not in ends] + [name for name in ends if name in names]
+    names = columns_of(cells)
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "".join(_row(row, mine, names) for row, mine in zip(rows, cells, strict=True))
     table = f"<table><thead><tr>{head}<th>0 to 1</th></tr></thead><tbody>{body}</tbody></table>"
