@@ -27,8 +27,8 @@ ABORT_LIMIT_S = 1.0
 OVERLOADED = frozenset({429, 503})
 NEVER_BETTER = frozenset({401, 402})
 """A key that is refused, or not paid for, is refused for every row."""
-WRONG_PLACE = frozenset({403, 404, 405})
-"""So is a path or a model that does not exist, unless an answer came from there before."""
+WRONG_PLACE = frozenset({301, 302, 303, 307, 308, 403, 404, 405})
+"""So is an address that redirects, a path or a model that does not exist, unless an answer came from there before."""
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import ModelRequest, ModelResponse
 from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Launch, TransientError, describe
-from pytest_areal_eval.engines.http import get_json, post_json
+from pytest_areal_eval.engines.http import MALFORMED, get_json, post_json
 from pytest_areal_eval.engines.wire import CHAT, GENERATE, Form, abort_request, ask, chat_body
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class HFEngine:
                 concurrency=body["max_batch"],
                 model=body["served_model_name"],
             )
-        except (KeyError, TypeError) as e:
+        except MALFORMED as e:
             raise TransientError(f"{endpoint.name} GET /model_info: unexpected body {describe(body)}") from e
         return self.info
 

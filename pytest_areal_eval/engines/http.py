@@ -7,7 +7,10 @@ never an exception of the HTTP library.
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Mapping
+from email.utils import mktime_tz, parsedate_tz
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -20,14 +23,21 @@ if TYPE_CHECKING:
 
 PASSING_STATUSES = frozenset({408, 425, 429})
 """Below 500, the statuses that may pass: a timeout, too early, too many requests."""
+MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What reading a decoded body of another form than expected raises."""
+BODY_LIMIT = 64 * 2**20
+"""Bytes, unpacked: a million tokens with their log-probabilities.  A packed body may unpack to a thousandfold."""
+LONGEST_RETRY_AFTER_S = 60.0
+"""A server that asks for more is asked again by then: an hour is no part of an episode."""
 
 
 async def post_json(http: aiohttp.ClientSession, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> Any:
     """POST ``body`` as JSON and decode the answer; one attempt.
 
     Raises:
-        TransientError: no connection, a broken one, 408, 425, 429, 5xx, or a body that is no JSON.
-        RequestError: any other status of 400 and above, with the server's own message.
+        TransientError: no connection, a broken one, 408, 425, 429, 5xx, or a body that is no JSON or too long.
+        RequestError: any other status of 300 and above, with the server's own message, or a certificate that is not
+            trusted.
     """
     return await _request(http, endpoint, "POST", path, body)
 
@@ -54,7 +64,7 @@ async def _request(
     raw, status = await _bytes(http, endpoint, method, path, body)
     try:
         return json.loads(raw)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         text = raw.decode(errors="replace")
         message = f"{endpoint.name} {method} {path}: the body is no JSON: {describe(text)!r}"
         raise TransientError(message, status=status) from e
@@ -68,15 +78,34 @@ async def _bytes(
     where = f"{endpoint.name} {method} {path}"
     headers = {"Authorization": f"Bearer {endpoint.token}"} if endpoint.token else {}
     try:
-        async with http.request(method, endpoint.base_url + path, json=body, headers=headers) as response:
-            raw = await response.read()
-            status, retry_after = response.status, response.headers.get("Retry-After", "")
+        url = endpoint.base_url + path
+        async with http.request(method, url, json=body, headers=headers, allow_redirects=False) as response:
+            raw = await _read(response, where)
+            status, told = response.status, response.headers
+    except aiohttp.ClientConnectorCertificateError as e:
+        raise RequestError(
+            f"{where}: its certificate is not trusted: {e.certificate_error}",
+            hint="SSL_CERT_FILE=PATH in the environment names a file of those to trust.",
+        ) from e
     except (aiohttp.ClientError, OSError) as e:
         lost = not isinstance(e, aiohttp.ServerTimeoutError)
         raise TransientError(f"{where}: {_said(e)}", lost=lost) from e
     if status >= 400:
-        raise _error(f"{where}: HTTP {status}: {server_message(raw)}", status, retry_after)
+        raise _error(f"{where}: HTTP {status}: {server_message(raw)}", status, told.get("Retry-After", ""))
+    if status >= 300:  # followed, a POST would become a GET, and the key would go to another address
+        message = f"{where}: HTTP {status}: it redirects to {describe(told.get('Location', 'nowhere'))}"
+        raise RequestError(message, status=status, hint="Give the address that answers by itself.")
     return raw, status
+
+
+async def _read(response: aiohttp.ClientResponse, where: str) -> bytes:
+    parts, size = [], 0
+    async for part in response.content.iter_any():
+        size += len(part)
+        if size > BODY_LIMIT:
+            raise TransientError(f"{where}: the body is longer than {BODY_LIMIT} bytes", status=response.status)
+        parts.append(part)
+    return b"".join(parts)
 
 
 def _said(error: Exception) -> str:
@@ -89,9 +118,18 @@ def _said(error: Exception) -> str:
 
 def _error(message: str, status: int, retry_after: str) -> Exception:
     if status >= 500 or status in PASSING_STATUSES:
-        wait_s = float(retry_after) if retry_after.replace(".", "", 1).isdecimal() else None
-        return TransientError(message, retry_after_s=wait_s, status=status)
+        return TransientError(message, retry_after_s=_wait_s(retry_after), status=status)
     return RequestError(message, status=status)
+
+
+def _wait_s(retry_after: str) -> float | None:
+    """What a ``Retry-After`` asks for, a number of seconds or a date (RFC 9110, 10.2.3); None if it is neither."""
+    try:
+        asked_s = float(retry_after)
+    except ValueError:
+        date = parsedate_tz(retry_after)
+        asked_s = mktime_tz(date) - time.time() if date is not None else math.nan
+    return min(asked_s, LONGEST_RETRY_AFTER_S) if asked_s >= 0 else None
 
 
 def server_message(raw: bytes) -> str:
@@ -99,7 +137,7 @@ def server_message(raw: bytes) -> str:
     text = raw.decode(errors="replace").strip()
     try:
         body = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return describe(text) or "(empty body)"
     while isinstance(body, dict):
         inner = next((body[key] for key in ("error", "message", "detail") if body.get(key)), None)

@@ -15,7 +15,7 @@ from pytest_areal_eval.allocation import Allocation
 from pytest_areal_eval.api import TOP_K_OFF, ModelRequest, ModelResponse
 from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo, Launch, TransientError, describe
 from pytest_areal_eval.engines.hf import HFEngine
-from pytest_areal_eval.engines.http import get_json, openai_path, post_json, token_budget
+from pytest_areal_eval.engines.http import MALFORMED, get_json, openai_path, post_json, token_budget
 from pytest_areal_eval.engines.schemas import of_openai
 from pytest_areal_eval.engines.server import ServerSpec
 from pytest_areal_eval.engines.sglang import SGLangEngine
@@ -76,13 +76,12 @@ class OpenAIEngine:
             raise RequestError(f"{endpoint.base_url} is no {self.kind} server: it says that it is {told}", hint=hint)
         kind = self.kind or told or await self._probe(endpoint, http, served)
         engine = _engine(kind, str(served["id"]))
-        self.info = await engine.discover(endpoint, http)
-        others = {other.info.token_ids for other in self._spoken.values()}
-        if others - {self.info.token_ids}:
-            takes = "token ids" if self.info.token_ids else "no token ids"
-            raise RequestError(f"{endpoint.base_url} takes {takes}, unlike another --base-url", hint="Run them apart.")
+        info = await engine.discover(endpoint, http)
+        for other in self._spoken.values():
+            _check_alike(info, other.info, endpoint.base_url, any_name=self._is_folder)
+        self.info = info
         self._spoken[endpoint.name] = engine
-        return self.info
+        return info
 
     async def generate(
         self, request: ModelRequest, endpoint: Endpoint | None, http: aiohttp.ClientSession
@@ -104,7 +103,7 @@ class OpenAIEngine:
         try:
             answer = await post_json(http, endpoint, "/v1/completions", body)
             return "vllm" if answer["choices"][0]["token_ids"] else "chat"
-        except (RequestError, KeyError, TypeError, IndexError):
+        except (RequestError, *MALFORMED):
             return "chat"
 
 
@@ -270,8 +269,17 @@ async def _models(endpoint: Endpoint, http: aiohttp.ClientSession) -> list[Mappi
         raise
     try:
         return [dict(model, id=str(model["id"])) for model in body["data"]]
-    except (KeyError, TypeError) as error:
+    except MALFORMED as error:
         raise TransientError(f"{endpoint.name}: unexpected list of models {describe(body)}") from error
+
+
+def _check_alike(info: EngineInfo, other: EngineInfo, address: str, *, any_name: bool) -> None:
+    """Replicas answer alike, whichever of them gets a row; what servers call the same folder is theirs to choose."""
+    for fact in ("token_ids", "context_length", *(() if any_name else ("model",))):
+        here, there = getattr(info, fact), getattr(other, fact)
+        if here != there:
+            said = f"{address} differs from another --base-url: {fact.replace('_', ' ')} {here}, there {there}"
+            raise RequestError(said, hint="Run them apart.")
 
 
 def _refused(endpoint: Endpoint, error: RequestError) -> RequestError:

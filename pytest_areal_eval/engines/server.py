@@ -116,12 +116,14 @@ def context_of(models: Any, name: str) -> int | None:
 
     Raises:
         RequestError: other models are served.
-        KeyError, TypeError: a body of another form.
+        KeyError, TypeError: a body of another form, or a length that is none.
     """
     found = {model["id"]: model.get("max_model_len") for model in models["data"]}
     if name not in found:
         raise RequestError(f"the server serves {', '.join(found) or 'no model'}, not {name}", hint="Give --model.")
-    length: int | None = found[name]
+    length = found[name]
+    if length is not None and (type(length) is not int or length < 1):
+        raise TypeError(f"no context length: {length!r}")
     return length
 
 

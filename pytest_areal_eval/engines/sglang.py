@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import ModelRequest, ModelResponse
 from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Gang, Launch, TransientError, describe
-from pytest_areal_eval.engines.http import get_json, post_json
+from pytest_areal_eval.engines.http import MALFORMED, get_json, post_json
 from pytest_areal_eval.engines.installed import Wanted
 from pytest_areal_eval.engines.pictures import PICTURED_GENERATE
 from pytest_areal_eval.engines.server import Program, ServerSpec, context_of, recommended
@@ -98,7 +98,7 @@ class SGLangEngine:
         try:
             context_length = context_of(models, self.spec.served_name)
             concurrency = _concurrency(server, context_length)
-        except (KeyError, TypeError, ValueError) as e:
+        except MALFORMED as e:
             raise TransientError(f"{endpoint.name}: unexpected bodies {describe(models)}, {describe(server)}") from e
         seeded = bool(server.get("enable_deterministic_inference"))
         note = "" if seeded else "SGLang ignores seeds unless --engine-arg=enable-deterministic-inference is given"

@@ -1,21 +1,21 @@
 """Three request forms and their answers: SGLang's ``/generate``, ``/v1/completions`` with ids, chat with messages.
 
 Invariant: every sampling setting is sent, also those at their default, so that a checkpoint's own
-``generation_config.json`` changes nothing.  Parsers raise KeyError, TypeError, IndexError or ValueError on a body of
-another form.
+``generation_config.json`` changes nothing.  Parsers raise one of ``MALFORMED`` on a body of another form.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import TOP_K_OFF, ModelRequest, ModelResponse, StopReason, has_pictures
 from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo, TransientError, describe
-from pytest_areal_eval.engines.http import post_json, token_budget
+from pytest_areal_eval.engines.http import MALFORMED, post_json, token_budget
 from pytest_areal_eval.engines.schemas import of_openai, of_sglang, of_vllm, refuse_schemas
 from pytest_areal_eval.errors import RequestError
 
@@ -78,13 +78,29 @@ async def exchange(
     answer = await post_json(http, endpoint, path, body)
     try:
         response = parse(answer)
-    except (KeyError, TypeError, IndexError, ValueError) as e:
+        _check(response)
+    except MALFORMED as e:
         raise TransientError(f"{endpoint.name} POST {path}: unexpected body {describe(answer)}") from e
     response.replica, response.tokenizer = endpoint.name, request.tokenizer
     response.input_images, response.processor = list(request.image_data), request.processor
     response.input_tokens = response.input_tokens or list(request.input_ids)
     response.output_versions = [0] * response.output_len
     return response
+
+
+def _check(response: ModelResponse) -> None:
+    """Refuse what is not what its name says.
+
+    Raises:
+        TypeError, ValueError: ids that are no ids, a log-probability or a count that is none.
+    """
+    ids = response.input_tokens + response.output_tokens
+    if not set(map(type, ids)) <= {int}:
+        raise TypeError("token ids are whole numbers")
+    if min(response.input_count, response.output_count, min(ids, default=0)) < 0:
+        raise ValueError("token ids and counts are not negative")
+    if not all(map(math.isfinite, response.output_logprobs)):
+        raise ValueError("log-probabilities are finite")
 
 
 def _form_for_pictures(engine: Engine, request: ModelRequest, form: Form | None, chat: Form) -> Form:
@@ -168,7 +184,7 @@ def parse_generate(body: Any) -> ModelResponse:
         output_logprobs=[float(logprob) for logprob, *_ in meta.get("output_token_logprobs") or ()],
         stop_reason=stop_reason(reason["type"]),
         stop_string=matched if isinstance(matched, str) else None,
-        text=str(body["text"] or ""),
+        text=_text(body["text"]),
         input_count=int(meta["prompt_tokens"]),
         output_count=int(meta["completion_tokens"]),
     )
@@ -210,7 +226,7 @@ def parse_completion(body: Any) -> ModelResponse:
         output_logprobs=[float(logprob) for logprob in (choice.get("logprobs") or {}).get("token_logprobs") or ()],
         stop_reason=stop_reason(choice["finish_reason"]),
         stop_string=matched if isinstance(matched, str) else None,
-        text=str(choice["text"] or ""),
+        text=_text(choice["text"]),
         input_count=int(usage["prompt_tokens"]),
         output_count=int(usage["completion_tokens"]),
     )
@@ -258,16 +274,23 @@ def parse_chat(body: Any) -> ModelResponse:
         output_logprobs=[float(entry["logprob"]) for entry in logprobs],
         stop_reason=stop_reason(choice["finish_reason"]),
         stop_string=matched if isinstance(matched, str) else None,
-        text=str(message.get("content") or ""),
-        reasoning=str(message.get("reasoning_content") or message.get("reasoning") or ""),
+        text=_text(message.get("content")),
+        reasoning=_text(message.get("reasoning_content") or message.get("reasoning")),
         tool_calls=[{"id": call["id"], **_called(call["function"])} for call in message.get("tool_calls") or ()],
         input_count=int(usage.get("prompt_tokens", 0)),
         output_count=int(usage.get("completion_tokens", 0)),
     )
 
 
+def _text(value: Any) -> str:
+    """Null is how servers say nothing; anything else that is no text must not be graded as one."""
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"no text: {type(value).__name__}")
+    return value or ""
+
+
 def _called(function: Mapping[str, Any]) -> dict[str, str]:
-    return {"name": function["name"], "arguments": function["arguments"]}
+    return {"name": function["name"], "arguments": _text(function["arguments"])}
 
 
 _STOP_REASONS: Mapping[str, StopReason] = {

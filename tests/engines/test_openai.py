@@ -168,18 +168,33 @@ def test_a_server_that_does_not_run_is_named_with_its_address() -> None:
         pass
 
 
-def test_servers_that_differ_in_kind_are_refused() -> None:
-    class Twin(Hosted):
-        served = ("tiny-math",)
+class Twin(Hosted):
+    served = ("tiny-math",)
 
+
+class Other(VLLM):
+    served_name = "other"
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "fact"),
+    [
+        (Twin, {}, "token ids"),
+        (Other, {"context_length": 2048}, "model"),
+        (VLLM, {"context_length": 100}, "context length"),
+    ],
+)
+def test_servers_that_would_answer_otherwise_than_the_others_are_refused(
+    kind: type[Standin], options: dict[str, Any], fact: str
+) -> None:
     events: list[Event] = []
-    with in_thread(VLLM) as one, in_thread(Twin) as two:
+    with in_thread(VLLM, context_length=2048) as one, in_thread(kind, **options) as two:
         endpoints = [Endpoint("server/0", one.url), Endpoint("server/1", two.url)]
-        made = OpenAIEngine(endpoints, "tiny-math")
+        made = OpenAIEngine(endpoints, None)
         with RolloutController(made, on_event=events.append) as controller:
             controller.initialize(server_infos=endpoints)
             until(lambda: any(e.kind == "gone" for e in events), "one server to be given up")
-    assert any("token ids, unlike another --base-url" in e.text for e in events if e.kind == "lost")
+    assert any(f"differs from another --base-url: {fact} " in e.text for e in events if e.kind == "lost")
 
 
 # Which model is meant

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from pytest_areal_eval.api import GenerationHyperparameters, ModelRequest, ModelResponse
 from pytest_areal_eval.engines import wire
-from pytest_areal_eval.engines.base import EngineInfo
+from pytest_areal_eval.engines.base import Endpoint, EngineInfo, TransientError
 from pytest_areal_eval.engines.hf import HFEngine
 from pytest_areal_eval.engines.http import server_message
 from pytest_areal_eval.errors import PromptTooLong, RequestError
@@ -97,6 +98,36 @@ def test_an_error_says_what_the_server_said(server: str, case: str, status: int,
 def test_a_body_of_another_form_is_no_answer(parse: Parse, body: Any) -> None:
     with pytest.raises((KeyError, TypeError, IndexError, ValueError)):
         parse(body)
+
+
+COMPLETION = {"text": "4", "token_ids": [5, 2], "finish_reason": "stop"}
+NOT_WHAT_THEY_ARE_CALLED: list[Any] = [
+    {"choices": ["4"]},
+    {"choices": [{**COMPLETION, "text": {"answer": 4}}]},
+    {"choices": [{**COMPLETION, "token_ids": ["5"]}]},
+    {"choices": [{**COMPLETION, "token_ids": [5.0]}]},
+    {"choices": [{**COMPLETION, "token_ids": [-5]}]},
+    {"choices": [{**COMPLETION, "logprobs": {"token_logprobs": [math.nan, -0.5]}}]},
+    {"choices": [COMPLETION], "usage": {"prompt_tokens": math.inf, "completion_tokens": 1}},
+    {"choices": [COMPLETION], "usage": {"prompt_tokens": 3, "completion_tokens": -1}},
+    "overloaded",
+]
+
+
+@pytest.mark.parametrize("wrong", NOT_WHAT_THEY_ARE_CALLED)
+def test_a_field_that_is_not_what_it_is_called_fails_the_attempt_alone(
+    wrong: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One NaN must not end the run in the journal, nor a picture of a dict be graded."""
+
+    async def answer(*_: Any) -> Any:
+        return {"usage": {"prompt_tokens": 3, "completion_tokens": 2}, **wrong} if isinstance(wrong, dict) else wrong
+
+    monkeypatch.setattr(wire, "post_json", answer)
+    http: Any = None
+    asked = wire.exchange(http, Endpoint("server/0", ""), "/v1/completions", request(), {}, wire.parse_completion)
+    with pytest.raises(TransientError, match="unexpected body"):
+        asyncio.run(asked)
 
 
 def test_a_filtered_answer_is_an_error_and_not_an_empty_one() -> None:
