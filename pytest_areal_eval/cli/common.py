@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_areal_eval.options.declarations import RESULTS_DIR
 from pytest_areal_eval.report.text import printable
 
 if TYPE_CHECKING:
     from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun
 
-RESULTS_DIR = "eval-results"
 EXIT_INCONCLUSIVE = 17
 
 

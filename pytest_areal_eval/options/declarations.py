@@ -1,29 +1,34 @@
-"""The plugin's options, each declared once, with what a value of it may be.
+"""The plugin's options, each declared once; :mod:`.values` has what a value may be.
 
 Invariant: nothing here reads a command line; :mod:`.settings` registers and reads what is declared.
 """
 
 from __future__ import annotations
 
-import argparse
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-T = TypeVar("T", int, float)
+from pytest_areal_eval.options.values import (
+    named_dataset,
+    one_of,
+    positive_int,
+    probability,
+    seconds,
+    shard,
+    some_text,
+    temperature,
+    variable,
+    whole_number,
+)
+
 Kind = Literal["value", "flag", "list", "optional"]
 """``optional`` is a value that may be left out; on the command line it stands behind ``=``."""
 
 NEWEST = "newest"
 """What ``--resume`` alone means."""
-
-
-def some_text(text: str) -> str:
-    """Anything but nothing, which is what an unset shell variable leaves."""
-    if not text.strip():
-        raise argparse.ArgumentTypeError("the value is empty; is a shell variable unset?")
-    return text
+RESULTS_DIR = "eval-results"
+"""Where runs are kept where nobody says otherwise, below the folder that pytest or ``areal-eval`` is started in."""
 
 
 @dataclass(frozen=True)
@@ -51,102 +56,6 @@ class Option:
     def spelling(self) -> str:
         """The spelling that people type."""
         return f"--{self.name}" if self.short else self.long
-
-
-def positive_int(text: str) -> int:
-    """A whole number of at least 1."""
-    value = _number(int, text, "a whole number")
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
-    return value
-
-
-def whole_number(text: str) -> int:
-    """Any whole number."""
-    return _number(int, text, "a whole number")
-
-
-def temperature(text: str) -> float:
-    """A finite number of at least 0."""
-    value = _number(float, text, "a number")
-    if not (0 <= value < math.inf):
-        raise argparse.ArgumentTypeError(f"{text} is not 0 or more")
-    return value
-
-
-def probability(text: str) -> float:
-    """A number above 0 and at most 1."""
-    value = _number(float, text, "a number")
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most 1")
-    return value
-
-
-def seconds(text: str) -> float:
-    """A finite number of seconds above 0."""
-    value = _number(float, text, "a number of seconds")
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0 seconds")
-    return value
-
-
-def shard(text: str) -> tuple[int, int]:
-    """``i/n`` with 1 ≤ i ≤ n."""
-    head, slash, tail = text.partition("/")
-    if not (slash and head.isdecimal() and tail.isdecimal() and 1 <= int(head) <= int(tail)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not i/n with 1 <= i <= n, such as 1/4")
-    return int(head), int(tail)
-
-
-def order(text: str) -> str:
-    """One of the reporting orders."""
-    if text not in ("auto", "completion", "collection"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not auto, completion or collection")
-    return text
-
-
-def gate_policy(text: str) -> str:
-    """How gates are decided."""
-    if text not in ("point", "interval"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not point or interval")
-    return text
-
-
-def scheduler_name(text: str) -> str:
-    """One of the schedulers."""
-    if text not in ("local", "ray", "slurm"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not local, ray or slurm")
-    return text
-
-
-def tracker(text: str) -> str:
-    """One of the trackers."""
-    if text not in ("tensorboard", "wandb", "mlflow"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not tensorboard, wandb or mlflow")
-    return text
-
-
-def variable(text: str) -> str:
-    """``NAME=VALUE`` of an environment; ``NAME`` alone: as it is in ours."""
-    name = text.partition("=")[0]
-    if not (name.isidentifier() and name.isascii()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, such as NCCL_DEBUG=WARN, or NAME")
-    return text
-
-
-def named_dataset(text: str) -> tuple[str, str]:
-    """``NAME=SOURCE``."""
-    name, equals, source = text.partition("=")
-    if not (name and equals and source):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SOURCE, such as test_gsm8k=data/test.jsonl")
-    return name, source
-
-
-def _number(kind: type[T], text: str, what: str) -> T:
-    try:
-        return kind(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from None
 
 
 OPTIONS: tuple[Option, ...] = (
@@ -178,7 +87,12 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("engine-python", "Python interpreter of the environment that has the engine", metavar="PATH"),
     Option("engine-cmd", "Words that start the engine's server, before its flags: 'vllm serve'", metavar="WORDS"),
-    Option("scheduler", "What starts the servers: local (default), ray or slurm", scheduler_name, metavar="NAME"),
+    Option(
+        "scheduler",
+        "What starts the servers: local (default), ray or slurm",
+        one_of("local", "ray", "slurm"),
+        metavar="NAME",
+    ),
     Option(
         "ray-address",
         "Ray cluster that --scheduler=ray uses: HOST:PORT, auto, or local to start one here (default: RAY_ADDRESS, "
@@ -282,7 +196,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "gate-policy",
         "Decide gates by the value (point, the default) or by its 95 % interval: then a gate may be inconclusive",
-        gate_policy,
+        one_of("point", "interval"),
         metavar="POLICY",
     ),
     Option("baseline", "The run that 'baseline' means in gates such as 'reward >= baseline - 0.01'", metavar="RUN"),
@@ -299,13 +213,17 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "track",
         "Send the scores to tensorboard (files in the run's folder), wandb or mlflow; may be given several times",
-        tracker,
+        one_of("tensorboard", "wandb", "mlflow"),
         "list",
         "NAME",
     ),
-    Option("results-dir", "Where runs are kept (default: eval-results)", metavar="DIR"),
+    Option("results-dir", f"Where runs are kept (default: {RESULTS_DIR})", metavar="DIR"),
     Option(
-        "order", "Report items as they complete or as collected (default: auto)", order, metavar="ORDER", short=False
+        "order",
+        "Report items as they complete or as collected (default: auto)",
+        one_of("auto", "completion", "collection"),
+        metavar="ORDER",
+        short=False,
     ),
     Option("config", "Take settings from an AReaL configuration, as training uses it", metavar="FILE"),
     Option(

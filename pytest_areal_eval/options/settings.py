@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pytest_areal_eval.errors import ArealEvalError, ConfigError, UserError
-from pytest_areal_eval.options.declarations import NEWEST, OPTIONS, Option
+from pytest_areal_eval.options.declarations import NEWEST, OPTIONS, RESULTS_DIR, Option
 
 GROUP = "areal-eval"
 _BY_LONG = {option.long: option for option in OPTIONS}
@@ -129,10 +129,9 @@ def _with_earlier_run(config: pytest.Config, settings: Settings) -> Settings:
         return settings
     from pytest_areal_eval.report.saved import find_run
     from pytest_areal_eval.runs.history import with_settings_of
-    from pytest_areal_eval.runs.run import DEFAULT_RESULTS_DIR
 
     try:
-        results_dir = config.invocation_params.dir / settings.get("results-dir", DEFAULT_RESULTS_DIR)
+        results_dir = config.invocation_params.dir / settings.get("results-dir", RESULTS_DIR)
         return with_settings_of(find_run(settings.given[typed[0]], results_dir), settings)
     except ArealEvalError as error:
         raise pytest.UsageError(f"--{typed[0]}: {error}") from error

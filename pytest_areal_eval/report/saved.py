@@ -17,12 +17,11 @@ from pytest_areal_eval.errors import ConfigError, JournalError, UserError
 from pytest_areal_eval.journal import Problem, RunFolder, latest_episodes
 from pytest_areal_eval.journal.folder import LATEST, RUN_NAME
 from pytest_areal_eval.journal.items import SavedItem, read_items
+from pytest_areal_eval.options.declarations import RESULTS_DIR
 from pytest_areal_eval.report.examples import example_of
 from pytest_areal_eval.report.scoreboard import Row
 from pytest_areal_eval.report.text import items_are
 from pytest_areal_eval.stats import EpisodeResult, Gate, ItemResult, parse_gate
-
-RESULTS_DIR = "eval-results"
 
 
 @dataclass(frozen=True)

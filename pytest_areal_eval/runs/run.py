@@ -15,6 +15,7 @@ import pytest
 
 from pytest_areal_eval.collection.groups import membership
 from pytest_areal_eval.errors import ConfigError, JournalError
+from pytest_areal_eval.options.declarations import RESULTS_DIR
 from pytest_areal_eval.session.session import EvaluationSession
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from pytest_areal_eval.runs.history import History
     from pytest_areal_eval.session.worker import Worker
     from pytest_areal_eval.stats import Summary
-
-DEFAULT_RESULTS_DIR = "eval-results"
 
 
 class Run:
@@ -102,7 +101,7 @@ class Run:
     @property
     def results_dir(self) -> Path:
         """Where runs are kept."""
-        results_dir = self.evaluations.settings.get("results-dir", DEFAULT_RESULTS_DIR)
+        results_dir = self.evaluations.settings.get("results-dir", RESULTS_DIR)
         return Path(self.config.invocation_params.dir / results_dir)
 
     def look_back(self) -> None:

@@ -63,7 +63,7 @@ def test_plain():
     ours = {name for name in sys.modules if name.startswith("pytest_areal_eval")}
     assert not heavy & set(sys.modules)
     assert ours <= {"pytest_areal_eval." + name for name in (
-        "plugin", "errors", "hooks", "options", "options.settings", "options.declarations", "session",
+        "plugin", "errors", "hooks", "options", "options.settings", "options.declarations", "options.values", "session",
         "session.fixtures")
     } | {"pytest_areal_eval"}
 """
