@@ -229,9 +229,10 @@ def _gate_lines(decided: Sequence[Decided], board: Scoreboard) -> list[tuple[str
     for found in decided:
         word, color = marks[found.verdict.outcome]
         lines.append((printable(f"gate {word}  {found.row.name}: {found.verdict.message}"), {color: True}))
-    undecided = [str(gate) for row in board.rows.values() for gate in row.gates if not decided]
+    undecided = [f"{row.name} {gate}" for row in board.rows.values() for gate in row.gates if not decided]
     if undecided:
-        lines.append((f"gates not decided, the session ended before: {', '.join(undecided)}", {"yellow": True}))
+        told = printable(f"gates not decided, the session ended before: {', '.join(undecided)}")
+        lines.append((told, {"yellow": True}))
     return lines
 
 
