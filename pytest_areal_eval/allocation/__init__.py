@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_areal_eval.allocation.model import AllocationMode, ModelAllocation, ParallelStrategy, SchedulingStrategy
+from pytest_areal_eval.allocation.model import AllocationMode, ModelAllocation, SchedulingStrategy
+from pytest_areal_eval.allocation.strategy import ParallelStrategy
 from pytest_areal_eval.allocation.syntax import (
     EXAMPLE,
     TRAINING_BACKENDS,
