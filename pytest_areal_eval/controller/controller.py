@@ -77,14 +77,16 @@ class RolloutController:
         self,
         role: str = "eval-rollout",
         server_args: Mapping[str, Any] | None = None,
-        server_infos: Sequence[Endpoint] | None = None,
+        server_infos: Sequence[Endpoint] | Callable[[], Sequence[Endpoint]] | None = None,
     ) -> None:
         """Start the servers, or attach to given ones, and return when the first is ready; the others join later.
 
         Args:
             role: the replicas are named ``role/0``, ``role/1``, ...
             server_args: further options of the servers' command, ``{"mem_fraction_static": 0.8}``.
-            server_infos: addresses of servers that run already; nothing is started then.
+            server_infos: addresses of servers that run already; nothing is started then.  A function that returns them
+                is asked again every second, in the loop's thread: a replica, known by its name, is wherever the last
+                answer has it, and what the function raises ends the run.
 
         Raises:
             EngineStartError: with the command, the exit code and the end of the server's log.

@@ -7,17 +7,19 @@ replica waits for holds up no other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pytest_areal_eval.controller.means import Means
 from pytest_areal_eval.controller.member import Member
 from pytest_areal_eval.controller.recovery import Recovery, now
 from pytest_areal_eval.controller.upkeep import TICK_S, Upkeep
-from pytest_areal_eval.engines.base import Launch, Reloading
+from pytest_areal_eval.engines.base import Endpoint, Launch, Reloading
 from pytest_areal_eval.errors import ArealEvalError, CannotFit, EngineLost, EngineStartError, SchedulerError
 from pytest_areal_eval.schedulers.base import State
 
 SCHEDULER_FAILURES = 5
+SOURCE_S = 1.0
+"""How often a source of addresses is asked."""
 
 
 class Fleet:
@@ -26,11 +28,16 @@ class Fleet:
     Args:
         members: one for each replica.
         means: what it works with.
+        source: where the members' servers are now, for those that somebody else starts, also anew; what it raises ends
+            the run.
     """
 
-    def __init__(self, members: Sequence[Member], means: Means) -> None:
-        self._members = members
+    def __init__(
+        self, members: Sequence[Member], means: Means, source: Callable[[], Sequence[Endpoint]] | None = None
+    ) -> None:
+        self._members = list(members)
         self._means = means
+        self._source = source
         self._recovery = Recovery(means)
         self._upkeep = Upkeep(means, self._recovery)
         self._nudge = asyncio.Event()
@@ -57,15 +64,22 @@ class Fleet:
             while True:
                 if starting.done():
                     starting.result()
+                if self._source is not None:
+                    self._follow(self._source())
                 async with self._steady:
                     await self._step(polled=await self._poll())
-                if all(m.phase == "gone" for m in self._members):
+                if self._members and all(m.phase == "gone" for m in self._members):
                     raise self._verdict()
                 await self._rest()
         finally:
             for task in (starting, *self._steps.values()):
                 task.cancel()
             await asyncio.gather(starting, *self._steps.values(), return_exceptions=True)
+
+    @property
+    def size(self) -> int:
+        """How many replicas there are, ready or not."""
+        return len(self._members)
 
     @property
     def lost(self) -> int:
@@ -91,6 +105,16 @@ class Fleet:
             self._upkeep.once_ready.clear()
             await asyncio.gather(*(self._upkeep.reload(m, engine, launches[m.name]) for m in self._members))
         self._nudge.set()
+
+    def _follow(self, endpoints: Sequence[Endpoint]) -> None:
+        """Go where the servers are now; one that is nowhere is waited for if it does not answer either."""
+        found = {endpoint.name: endpoint for endpoint in endpoints}
+        for member in self._members:
+            endpoint = found.pop(member.name, None)
+            lost = member.replica is None and member.endpoint is not None
+            if member not in self._steps and (lost if endpoint is None else endpoint != member.endpoint):
+                self._recovery.move(member, endpoint)
+        self._members += [Member(endpoint.name, endpoint=endpoint, owed=1) for endpoint in found.values()]
 
     async def _start_all(self) -> None:
         try:
@@ -152,6 +176,8 @@ class Fleet:
     async def _rest(self) -> None:
         settled = all(m.phase == "gone" or (m.replica is not None and m.replica.up) for m in self._members)
         pause_s = self._means.settings.health_interval_s if settled else TICK_S
+        if self._source is not None:
+            pause_s = min(pause_s, SOURCE_S)
         try:
             async with asyncio.timeout(pause_s):
                 await self._nudge.wait()

@@ -28,7 +28,8 @@ class Member:
         replica: what the client sees of it, while it is ready.
         phase: where it is.
         attempt: which start this is, from 1.
-        owed: starts beyond the settings' restarts: a scheduler took a working server away.
+        owed: starts beyond the settings' restarts: a scheduler took a working server away, or somebody else starts it
+            and needs a moment to see that it is lost.
         since: loop time at which the phase's limit began.
         misses: health checks in a row without an answer.
         told: the last line said about it.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from pytest_areal_eval.controller.means import Means
 from pytest_areal_eval.controller.member import TAKEN_AWAY, Member, failed_node
+from pytest_areal_eval.engines.base import Endpoint
 from pytest_areal_eval.errors import SchedulerError
 from pytest_areal_eval.schedulers.base import Handle, Lost, State
 
@@ -85,6 +86,13 @@ class Recovery:
             self._give_up(member)
         else:
             await self._replace(member, loss)
+
+    def move(self, member: Member, endpoint: Endpoint | None) -> None:
+        """Its server, which somebody else starts, is elsewhere now, or nowhere for the moment."""
+        if member.replica is not None:
+            self._means.replicas.remove(member.replica)
+            member.replica = None
+        member.endpoint, member.phase, member.attempt, member.misses = endpoint, "waiting", 1, 0
 
     async def begin_anew(self, member: Member) -> None:
         """End its instance, if there is one, and start another; it is given up if that cannot be."""

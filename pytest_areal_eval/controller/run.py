@@ -86,16 +86,18 @@ class Run:
         self,
         role: str,
         server_args: Mapping[str, Any] | None,
-        server_infos: Sequence[Endpoint] | None,
+        server_infos: Sequence[Endpoint] | Callable[[], Sequence[Endpoint]] | None,
         tokenizer: Any,
     ) -> None:
         """Bring the servers up and load the tokenizer meanwhile; see ``RolloutController.initialize``."""
-        members = self._members(role, server_args, server_infos)
-        self._http = http = open_session(server_infos[0].base_url if server_infos else "")
+        source = server_infos if callable(server_infos) else None
+        given = None if callable(server_infos) else server_infos
+        members = [] if source is not None else self._members(role, server_args, given)
+        self._http = http = open_session(given[0].base_url if given else "")
         loading = asyncio.ensure_future(_load(tokenizer))
         try:
-            if members:
-                await self._start_fleet(members, http, loading)
+            if members or source is not None:
+                await self._start_fleet(members, source, http, loading)
             else:
                 self.replicas.add(Replica(self._engine.name, None))
             loaded = await loading
@@ -159,7 +161,7 @@ class Run:
             self.pool.snapshot(),
             in_flight=self.replicas.loads(),
             replicas_ready=self.replicas.ready if self.fleet is not None else self.wanted,
-            replicas_total=self.wanted,
+            replicas_total=self.fleet.size if self.fleet is not None else self.wanted,
             replicas_lost=self.fleet.lost if self.fleet is not None else 0,
         )
 
@@ -182,7 +184,6 @@ class Run:
         self, role: str, server_args: Mapping[str, Any] | None, server_infos: Sequence[Endpoint] | None
     ) -> list[Member]:
         if server_infos is not None:
-            self.wanted = len(server_infos)
             return [Member(endpoint.name, endpoint=endpoint) for endpoint in server_infos]
         self._names = [f"{role}/{index}" for index in range(self._engine.replicas)]
         if not self._names or self._engine.launch(self._names[0], self._token) is None:
@@ -203,10 +204,14 @@ class Run:
         return launch
 
     async def _start_fleet(
-        self, members: Sequence[Member], http: aiohttp.ClientSession, loading: asyncio.Future[Any]
+        self,
+        members: Sequence[Member],
+        source: Callable[[], Sequence[Endpoint]] | None,
+        http: aiohttp.ClientSession,
+        loading: asyncio.Future[Any],
     ) -> None:
         means = Means(self._engine, self.instances, self.replicas, http, self._settings, self._listeners.event)
-        self.fleet = Fleet(members, means)
+        self.fleet = Fleet(members, means, source)
         self._watch = asyncio.get_running_loop().create_task(self.fleet.run())
         await self._until_ready(self.fleet, {loading})
         self._watch.add_done_callback(self._watch_ended)

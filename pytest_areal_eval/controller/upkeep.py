@@ -52,7 +52,8 @@ class Upkeep:
         """
         status = member.status
         if member.launch is None:
-            await self._check(member, polled)
+            if member.endpoint is not None:  # else who starts it will say where it is
+                await self._check(member, polled)
         elif status is None:
             return  # not polled since it was started
         elif status.state is State.GONE or status.never:

@@ -45,13 +45,11 @@ def initializer(run: Run, controller: RolloutController) -> Callable[[], None]:
     """What starts a controller's servers, or attaches it to those that the xdist owner started."""
     from pytest_areal_eval.backends.choice import attach_to
 
-    if not run.answer or not run.answer["endpoints"]:
-        attached = attach_to(run.evaluations.settings)
+    attached = attach_to(run.evaluations.settings)
+    if run.worker is None or attached or not run.answer or not run.answer["endpoints"]:
         return lambda: controller.initialize(server_infos=attached or None)
-    from pytest_areal_eval.session.worker import endpoints_of
-
-    endpoints = endpoints_of(run.answer)
-    return lambda: controller.initialize(server_infos=endpoints)
+    whereabouts = run.worker.whereabouts()
+    return lambda: controller.initialize(server_infos=whereabouts)
 
 
 def reloader(run: Run, controller: RolloutController, model: str | None) -> Callable[[], None]:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from pytest_areal_eval.engines.base import Endpoint
-from pytest_areal_eval.errors import ArealEvalError, ConfigError, EngineStartError, UserError
+from pytest_areal_eval.errors import ArealEvalError, ConfigError, EngineLost, EngineStartError, UserError
 from pytest_areal_eval.report.scoreboard import Row
 from pytest_areal_eval.session.session import SESSION
 
@@ -139,14 +139,27 @@ class Worker:
             time.sleep(POLL_S)
         raise EngineStartError("pytest's controlling process did not say where the engine is")
 
+    def whereabouts(self) -> Callable[[], list[Endpoint]]:
+        """What tells where the owner's servers are now.
+
+        It raises EngineLost once the owner says that they will not come back.
+        """
+        last: list[Endpoint] = []
+
+        def ask() -> list[Endpoint]:
+            nonlocal last
+            answer = read(self.folder / ANSWER)
+            if answer is not None and "error" in answer:
+                raise EngineLost(answer["error"], hint=answer["hint"])
+            if answer is not None:  # else the owner has ended, and so will this session
+                last = [Endpoint(**endpoint) for endpoint in answer["endpoints"]]
+            return last
+
+        return ask
+
     def share(self, concurrency: int | None) -> int | None:
         """This worker's part of ``--max-concurrency``."""
         return None if concurrency is None else math.ceil(concurrency / self.workers)
-
-
-def endpoints_of(answer: Mapping[str, Any]) -> list[Endpoint]:
-    """The replicas' addresses in the owner's answer."""
-    return [Endpoint(**endpoint) for endpoint in answer["endpoints"]]
 
 
 def row_to_dict(row: Row) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """pytest-xdist: the controlling process owns the servers, the run and the verdicts; workers attach.
 
 They meet in a folder that only this user can read: a worker that needs an engine leaves a note there, the owner starts
-the servers once and answers with a file.  Nothing is started for a session that selects no evaluation.  Results come
-back on the reports themselves, so that a worker that dies later takes none of them along.
+the servers once, answers with a file and keeps that up to date.  Nothing is started for a session that selects no
+evaluation.  Results come back on the reports themselves, so that a worker that dies later takes none of them along.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
 ANSWER_LIMIT_S = 2 * 86_400.0
 """How long a worker waits for an answer, beyond what the options allow a server's queue and start, which say more when
 they end; by default a server may wait for a day.  A worker ends with its owner, whatever it waits for."""
-OTHERS_S = 60.0
-"""How long workers wait at most for further replicas once the first is ready."""
 
 
 class Owner:
@@ -64,7 +61,7 @@ class Owner:
         self.workers: list[str] = []
         self._controller: RolloutController | None = None
         self._scheduler: Any = None
-        self._given = 0
+        self._answered: dict[str, Any] = {}
         self._interrupted = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="areal-eval-owner", daemon=True)
@@ -103,7 +100,6 @@ class Owner:
     def close(self) -> None:
         """End the servers, those that start too, and remove the folder."""
         self._stop.set()
-        self._tell_of_idle_ones()
         self._destroy()
         self._thread.join(timeout=30)
         self._destroy()  # what the thread was about to start
@@ -118,26 +114,32 @@ class Owner:
         if told is not None and evaluations.engine_error is None and not self._interrupted:
             evaluations.engine_error = getattr(errors, told["kind"], ArealEvalError)(told["text"], hint=told["hint"])
 
-    def _tell_of_idle_ones(self) -> None:
-        if self._controller is None or not self._given:
-            return
-        late = self._controller.snapshot().replicas_ready - self._given
-        if late > 0:
-            said = f"{late} of {late + self._given} replicas were ready too late for the workers and stood idle"
-            self.conclusion.evaluations.notes.append(f"{said}; without -n the run uses each as it comes")
-
     def _destroy(self) -> None:
         if self._controller is not None:
             self._controller.destroy()
 
     def _serve(self) -> None:
         waiting = {LOOK: (FOUND, self._look), NEED: (ANSWER, self._answer)}
-        while waiting and not self._stop.wait(POLL_S):
+        while not self._stop.wait(POLL_S):
             for note, (answer, work) in list(waiting.items()):
                 asked = read(self.folder / note)
                 if asked is not None:
                     del waiting[note]
                     self._reply(asked, answer, work)
+            self._keep_up_to_date()
+
+    def _keep_up_to_date(self) -> None:
+        """Tell the workers of servers that became ready, were started again or will not come back."""
+        if self._controller is None or not self._answered:
+            return
+        failure = self._controller.failure
+        if failure is None:
+            now = self._answered | {"endpoints": [asdict(endpoint) for endpoint in self._controller.endpoints]}
+        else:
+            now = {"error": str(failure.args[0]), "hint": failure.hint}
+        if now != self._answered:
+            self._answered = now
+            write(self.folder / ANSWER, now)
 
     def _reply(
         self, asked: Mapping[str, Any], answer: str, work: Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -167,10 +169,10 @@ class Owner:
         if need["earlier"]:
             self.conclusion.evaluations.notes.append(need["earlier"])
         try:
-            return {
-                "run": str(run.open(need["evaluations"]).path) if run.keeps else None,
-                "endpoints": self._start(need["model"]) if need["generates"] else [],
-            }
+            path = str(run.open(need["evaluations"]).path) if run.keeps else None
+            started = self._start(need["model"]) if need["generates"] else []
+            self._answered = {"run": path, "endpoints": started}
+            return self._answered
         except ArealEvalError as error:
             self.conclusion.evaluations.engine_error = error
             return {"error": str(error.args[0]), "hint": error.hint}
@@ -184,23 +186,11 @@ class Owner:
             return []
         self._scheduler = build_scheduler(settings, run.log_dir())
         self._controller = made = make_controller(run, model, self._scheduler)
-        begun = time.monotonic()
         live = LiveLine(self.config, self.conclusion.board, run.events, by_lines=True)  # the main thread is xdist's
         with live.waiting(made):
             Starting(initializer(run, made)).wait(live.tick)
         run.describe_model(model)
-        self._wait_for_others(made, time.monotonic() - begun)
-        endpoints = made.endpoints
-        self._given = len(endpoints)
-        return [asdict(endpoint) for endpoint in endpoints]
-
-    def _wait_for_others(self, controller: RolloutController, first_s: float) -> None:
-        """Until all replicas are ready, or as long again as the first took: workers learn of them once."""
-        deadline = time.monotonic() + min(first_s, OTHERS_S)
-        while time.monotonic() < deadline and not self._stop.wait(POLL_S):
-            snapshot = controller.snapshot()
-            if snapshot.replicas_ready >= snapshot.replicas_total:
-                return
+        return [asdict(endpoint) for endpoint in made.endpoints]
 
 
 def own_workers(config: pytest.Config, conclusion: Conclusion) -> Owner:

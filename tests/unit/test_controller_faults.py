@@ -222,6 +222,48 @@ def test_one_of_two_servers_dies_and_its_requests_finish_on_the_other() -> None:
     assert {r.episodes[0].replica for r in rollouts[-50:]} == {"replica/1"}
 
 
+def test_servers_of_somebody_else_are_followed_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is started again elsewhere without being noticed, one is lost for a while, one comes late."""
+    monkeypatch.setattr("pytest_areal_eval.controller.fleet.SOURCE_S", 0.05)
+    controller = RolloutController(
+        StandinEngine(),
+        settings=ControllerSettings(max_concurrency=16, backoff_s=0.02, restarts=0, episode_timeout_s=20.0),
+        tokenizer=ByteTokenizer(),
+    )
+    with controller, in_thread(latency_s=0.02) as one, in_thread(latency_s=0.02) as two:
+        there = [Endpoint("replica/0", one.url)]
+        controller.initialize(server_infos=lambda: list(there))
+        there[:] = [Endpoint("replica/0", two.url)]
+        until(lambda: controller.endpoints == there, "the new address")
+        run_rows(controller)
+        assert one.load.report()["peak"] == 0
+        two.die()
+        there.clear()
+        left = controller.submit({"q": "Question 1."}, Ask())
+        until(lambda: controller.snapshot().replicas_ready == 0, "the loss")
+        with pytest.raises(TimeoutError):
+            controller.wait(ids=[left], timeout=0.5)
+        there[:] = [Endpoint("replica/1", one.url)]
+        assert controller.wait(ids=[left], timeout=10)[0].reward == 1.0
+        assert controller.snapshot().replicas_total == 2
+        assert controller.failure is None
+
+
+def test_what_a_source_of_addresses_raises_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_areal_eval.controller.fleet.SOURCE_S", 0.05)
+    with in_thread() as server, RolloutController(StandinEngine(), tokenizer=ByteTokenizer()) as controller:
+        answers = iter([[Endpoint("replica/0", server.url)]] * 3)
+
+        def source() -> list[Endpoint]:
+            for answer in answers:
+                return answer
+            raise EngineLost("they will not come back")
+
+        controller.initialize(server_infos=source)
+        until(lambda: controller.failure is not None, "the end")
+        assert "they will not come back" in str(controller.failure)
+
+
 def test_a_server_that_is_not_there_fails_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """C10: an unreachable endpoint is an error of its own, never a score."""
     monkeypatch.setattr("pytest_areal_eval.controller.upkeep.RECONNECT_S", 0.5)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.waiting import until
 
-from pytest_areal_eval.controller.settings import Snapshot
-from pytest_areal_eval.session.worker import ANSWER, FAILED, FOUND, NEED, read, write
+from pytest_areal_eval.engines.base import Endpoint
+from pytest_areal_eval.errors import EngineLost
+from pytest_areal_eval.session.worker import ANSWER, FAILED, FOUND, KEY, NEED, Worker, read, write
 from pytest_areal_eval.session.xdist import Owner
+
+GIVEN = {"workers": 2, "mode": "load", "limit_s": 10.0}
 
 
 class StartingController:
@@ -68,36 +72,39 @@ def test_an_interrupt_lets_no_worker_wait() -> None:
     assert made.conclusion.evaluations.engine_error is None
 
 
-class Coming:
-    """One more of its three replicas is ready each time that it is asked, up to ``most``."""
+class Answering:
+    """Its one server moves, and is given up at last."""
 
-    def __init__(self, most: int = 3) -> None:
-        self.most = most
-        self.ready = 0
-
-    def snapshot(self) -> Snapshot:
-        self.ready = min(self.ready + 1, self.most)
-        return Snapshot(replicas_ready=self.ready, replicas_total=3)
+    def __init__(self) -> None:
+        self.endpoints = [Endpoint("r/0", "http://127.0.0.1:1", "t")]
+        self.failure: EngineLost | None = None
 
     def destroy(self) -> None:
         """Nothing was started."""
 
 
-def test_workers_wait_for_the_replicas_that_come_soon_after_the_first() -> None:
-    made = owner()
-    for controller, first_s, ready in ((Coming(), 60.0, 3), (Coming(most=2), 0.35, 2)):
-        made._wait_for_others(controller, first_s)  # type: ignore[arg-type]
-        assert controller.ready == ready
-    made.close()
-
-
-def test_replicas_that_came_too_late_for_the_workers_are_told_of() -> None:
+def test_workers_hear_where_the_servers_are_and_that_they_will_not_come_back() -> None:
     made: Any = owner()
-    made._controller, made._given = Coming(), 1
-    made._controller.ready = 2
+    made._answered = {"run": None, "endpoints": [asdict(Endpoint("r/0", "http://127.0.0.1:1", "t"))]}
+    write(made.folder / ANSWER, made._answered)
+    worker = Worker(SimpleNamespace(workerinput={KEY: GIVEN | {"folder": str(made.folder)}, "workerid": "gw0"}))  # type: ignore[arg-type]
+    ask = worker.whereabouts()
+    made._controller = Answering()
+    assert [endpoint.base_url for endpoint in ask()] == ["http://127.0.0.1:1"]
+    made._controller.endpoints = [Endpoint("r/0", "http://127.0.0.1:2", "t")]
+    until(lambda: ask() == made._controller.endpoints, "the new address", 5)
+    made._controller.failure = EngineLost("all is lost", "Look at the log.")
+
+    def told() -> bool:
+        try:
+            return not ask()
+        except EngineLost as error:
+            return (str(error.args[0]), error.hint) == ("all is lost", "Look at the log.")
+
+    until(told, "the failure", 5)
     made.close()
-    (note,) = made.conclusion.evaluations.notes
-    assert note.startswith("2 of 3 replicas were ready too late for the workers")
+    made._controller.endpoints = []
+    assert ask() == [Endpoint("r/0", "http://127.0.0.1:2", "t")]  # the owner has ended: as it was last
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
