@@ -62,7 +62,9 @@ def cells_of(row: Row, s: Summary) -> Cells:
         cells[f"pass@{largest}"] = score_text(s.pass_at[largest])
         if largest in s.maj_at:
             cells[f"maj@{largest}"] = score_text(s.maj_at[largest])
-    for status in (EpisodeStatus.TRUNCATED, EpisodeStatus.EMPTY, EpisodeStatus.UNFINISHED_THINKING):
+    if s.cut:
+        cells["truncated"] = str(s.cut)
+    for status in (EpisodeStatus.EMPTY, EpisodeStatus.UNFINISHED_THINKING):
         if s.counts.get(status):
             cells[str(status).replace("_", " ")] = str(s.counts[status])
     if s.grader_faults:

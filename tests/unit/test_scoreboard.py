@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from support.runs import episode
 
+from pytest_areal_eval.api import EpisodeStatus
 from pytest_areal_eval.report.examples import example_of
 from pytest_areal_eval.report.scoreboard import Row, Scoreboard
+from pytest_areal_eval.report.table import cells_of, notes_of
 from pytest_areal_eval.stats import EpisodeResult, ItemResult
 
 
@@ -18,10 +20,10 @@ def row(**changes: Any) -> Row:
     return Row("f.py::e", "e", "e", "", "f.py", [], pass_mark=1.0, **usual | changes)
 
 
-def report(item: str, reward: float, answer: str = "12") -> pytest.TestReport:
+def report(item: str, reward: float, answer: str = "12", **fields: Any) -> pytest.TestReport:
     """A test's report with its result, as the plugin makes it."""
     made = pytest.TestReport(f"f.py::e[{item}]", ("f.py", 1, "e"), {}, "passed", None, "call", start=1.0, stop=2.0)
-    one = episode(item, reward=reward, completion="x" * 8000, extracted=answer)
+    one = episode(item, reward=reward, completion="x" * 8000, extracted=answer, **fields)
     carried: dict[str, Any] = {"group": "f.py::e", "word": "" if reward else "missed", "xfail": None}
     carried["result"] = ItemResult(item, (EpisodeResult.from_episode(one),)).to_dict()
     if not reward:
@@ -68,3 +70,15 @@ def test_a_gate_may_name_an_evaluation_by_any_part_that_tells_it(name: str) -> N
     mine.name, mine.evaluation = "test_x::e[p-step-1]", "test_x::e[p]"
     assert name in mine.names
     assert "test_x::e[p-step-1]" in mine.names
+
+
+def test_an_answer_that_was_cut_off_is_counted_whatever_became_of_it() -> None:
+    """The column said 1 where the rate, and the gate on it, said 2."""
+    board, mine = Scoreboard(), row()
+    board.add(mine)
+    board.receive(report("a", 1.0, status=EpisodeStatus.TRUNCATED, stop_reason="length"))
+    board.receive(report("b", 0.0, status=EpisodeStatus.GRADER_ERROR, stop_reason="length"))
+    summary = mine.summary()
+    assert cells_of(mine, summary)["truncated"] == "2"
+    assert summary.truncation_rate == 1.0
+    assert any("100.0% of the episodes were cut off" in note for note in notes_of(summary))
