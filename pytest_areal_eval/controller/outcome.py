@@ -103,7 +103,8 @@ def _late(unit: Unit, engine: EpisodeEngine) -> str:
     limit = f"no result within {unit.clock.limit_s:g} s"
     if engine.requests > len(engine.exchanges):
         return f"{limit}: request {engine.requests} was unanswered ({engine.progress})"
-    return f"{limit}: all {engine.requests} requests were answered; the workflow or its grader was still at work"
+    answered = f"all {engine.requests} requests were answered" if engine.requests else "no request was made"
+    return f"{limit}: {answered}; the workflow or its grader was still at work"
 
 
 def user_frames(error: BaseException) -> str:
