@@ -137,7 +137,8 @@ class Conclusion:
         for line, markup in _engine_lines(self.run.events):
             reporter.write_line(line, **markup)
         if self.run.folder is not None:
-            reporter.write_line(printable(f"run: {_relative(self.run.folder.path, self.config)}"))
+            more = "; to go on: the same command and --resume" if self._interrupted or failure is not None else ""
+            reporter.write_line(printable(f"run: {_relative(self.run.folder.path, self.config)}{more}"))
             dump = self.evaluations.settings.get("dump")
             if dump is not None:
                 reporter.write_line(printable(f"rollouts in AReaL's layout: {dump}"))

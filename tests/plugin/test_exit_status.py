@@ -96,6 +96,7 @@ def test_ctrl_c_ends_at_once_with_the_partial_table(suite: Suite, engine_counts:
     assert "KeyboardInterrupt" in text
     assert "2/6" in text
     assert "gates not decided, the session ended before: test_gsm reward > 0\n" in text
+    assert "; to go on: the same command and --resume\n" in text
     assert engine_counts()["cancelled"] == 4
 
 
