@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_areal_eval.backends.choice import build_engine, check_engine, tokenizer_loader
+from pytest_areal_eval.backends.checks import check_engine
+from pytest_areal_eval.backends.choice import build_engine, tokenizer_loader
 from pytest_areal_eval.errors import ConfigError
 from pytest_areal_eval.options.settings import Settings
 

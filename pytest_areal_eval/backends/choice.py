@@ -60,29 +60,6 @@ def parse_backend(settings: Settings) -> Allocation:
     return allocation
 
 
-def check_engine(settings: Settings) -> None:
-    """Find the mistakes that need no engine to be found.
-
-    Raises:
-        UserError: no such checkpoint, an engine that is not installed or too old, options at odds with each other.
-    """
-    from pytest_areal_eval.engines.server import check_args
-
-    allocation = parse_backend(settings)
-    attach_to(settings)
-    args = engine_args(settings)
-    if allocation.backend == "hf":
-        _hf_args(args)
-    else:
-        check_args(allocation.backend, args)
-    settings.words("engine-cmd")
-    _check_installed(settings, allocation.backend)
-    for model in settings.get("model", []):
-        checkpoint = checkpoint_of(settings, model)
-        if checkpoint is not None:
-            _check_length(settings, checkpoint)
-
-
 def attach_to(settings: Settings) -> list[Endpoint]:
     """The servers that run already; empty where they are to be started.
 
@@ -123,20 +100,15 @@ def build_engine(settings: Settings, model: str | None, scheduler: Scheduler | N
     Raises:
         UserError: there is neither ``--model`` nor ``--base-url``, or one of the options is wrong.
     """
-    allocation, trust = parse_backend(settings), bool(settings.get("trust-remote-code", False))
-    endpoints = attach_to(settings)
+    allocation, endpoints = parse_backend(settings), attach_to(settings)
     checkpoint = None if model is None else checkpoint_of(settings, model)
-    tokenizer_path = tokenizer_of(settings, checkpoint)
-
-    def load() -> Any:
-        return load_tokenizer(tokenizer_path, trust_remote_code=trust, need_template=True)
-
+    load = None if model is None else tokenizer_loader(settings, model)
     if endpoints:
         from pytest_areal_eval.engines.openai import OpenAIEngine
 
         kind = "" if allocation.backend == "openai" else allocation.backend
         path = model if checkpoint is None else checkpoint.path
-        return OpenAIEngine(endpoints, path, kind), load if checkpoint else None
+        return OpenAIEngine(endpoints, path, kind), load
     if checkpoint is None:
         raise ConfigError("no checkpoint to evaluate", "Give --model=PATH, or --replay=FILE to score recorded answers.")
     if allocation.backend == "hf":
@@ -212,19 +184,6 @@ def _check_attached(settings: Settings, allocation: Allocation) -> None:
         raise ConfigError(f"--{given} with --base-url: these servers run already", f"Leave out --{given}.")
 
 
-def _check_installed(settings: Settings, name: str) -> None:
-    from pytest_areal_eval.engines import installed, sglang, vllm
-
-    wanted = {"vllm": vllm.WANTED, "sglang": sglang.WANTED}.get(name)
-    brought = settings.get("engine-cmd") or settings.get("base-url") or settings.get("ray-runtime-env")
-    python = settings.get("engine-python", sys.executable)
-    if wanted is None or brought:
-        return
-    if settings.get("scheduler", "local") != "local" and not Path(python).exists():
-        return  # it may be there on the nodes
-    installed.require(wanted, python)
-
-
 def _check_runs_on_cpu(settings: Settings, name: str, scheduler: Scheduler) -> None:
     """A GPU build on a machine without GPUs fails after minutes, with a message that names neither."""
     from pytest_areal_eval.engines import installed, vllm
@@ -242,15 +201,6 @@ def _check_runs_on_cpu(settings: Settings, name: str, scheduler: Scheduler) -> N
     )
 
 
-def _check_length(settings: Settings, checkpoint: Checkpoint) -> None:
-    wanted, context = settings.get("max-new-tokens"), checkpoint.context_length
-    if wanted is not None and context is not None and wanted >= context:
-        raise ConfigError(
-            f"--max-new-tokens={wanted}: {checkpoint.name} has a context of {context} tokens",
-            f"Prompt and answer share it: ask for fewer than {context}.",
-        )
-
-
 def _hf_engine(settings: Settings, checkpoint: Checkpoint, allocation: Allocation, has_gpus: bool) -> Engine:
     from pytest_areal_eval.engines.hf import HFEngine
 
@@ -261,11 +211,16 @@ def _hf_engine(settings: Settings, checkpoint: Checkpoint, allocation: Allocatio
         trust_remote_code=bool(settings.get("trust-remote-code", False)),
         python=settings.get("engine-python", sys.executable),
         gpus=int(has_gpus),
-        **_hf_args(_tokenizer_arg(settings, checkpoint, "hf") | engine_args(settings)),
+        **hf_args(_tokenizer_arg(settings, checkpoint, "hf") | engine_args(settings)),
     )
 
 
-def _hf_args(args: Mapping[str, Any]) -> dict[str, Any]:
+def hf_args(args: Mapping[str, Any]) -> dict[str, Any]:
+    """The embedded engine's settings, each in its own type.
+
+    Raises:
+        ConfigError: it has no such setting, or the value is no whole number.
+    """
     for name, value in args.items():
         if name not in HF_ARGS:
             raise ConfigError(
