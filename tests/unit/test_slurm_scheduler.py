@@ -141,15 +141,26 @@ class TestJobs:
         assert jobs.look(["7"], anew=False)["7"].state == "running"
         assert jobs.look(["7"], anew=True)["7"].lost is Lost.CANCELLED
 
+    @pytest.mark.parametrize(
+        ("line", "state", "lost"),
+        [
+            ("", "waiting", Lost.UNKNOWN),
+            ("7|RUNNING|n1|N/A|None\n", "running", Lost.UNKNOWN),
+            ("7|PREEMPTED|n1|N/A|None\n", "gone", Lost.PREEMPTED),
+        ],
+    )
     def test_a_job_that_slurm_has_forgotten_is_gone_after_a_minute(
-        self, prints: Prints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, line: str, state: str, lost: Lost, prints: Prints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Without an accounting database nobody else could be asked."""
-        prints("squeue", "")
+        prints("sinfo", "main*|n1|mixed|gpu:8|gpu:5|4/12/0/16|NO|64000|\n")
+        prints("squeue", line)
         jobs = Jobs(SlurmOptions(), tmp_path, "run")
-        assert jobs.look(["7"], anew=False)["7"].state == "waiting"
+        assert jobs.look(["7"], anew=True)["7"].state == state
+        prints("squeue", "")
+        assert jobs.look(["7"], anew=True)["7"].state == state
         monkeypatch.setattr("pytest_areal_eval.schedulers.slurm.jobs.FORGOTTEN_S", -1)
-        assert jobs.look(["7"], anew=False)["7"].lost is Lost.UNKNOWN
+        assert jobs.look(["7"], anew=True)["7"].lost is lost
 
 
 class TestSteps:

@@ -65,13 +65,13 @@ class Jobs:
         """The state of jobs; Slurm is asked for all of them at once, and every 2 s at most unless ``anew``."""
         now = time.monotonic()
         if anew or now - self._asked_at >= QUERY_PAUSE_S or not self._lines.keys() >= set(ids):
-            self._lines |= commands.squeue(ids)
+            self._ask(ids, now)
             self._asked_at = now
         return {job: self._seen(job, now) for job in ids}
 
     def alive(self, ids: Sequence[str]) -> list[str]:
         """Those that still hold or wait for resources."""
-        self._lines |= (found := commands.squeue(ids))
+        found = self._ask(ids, time.monotonic())
         return [job for job, line in found.items() if line.state not in commands.ENDED]
 
     def end(self, ids: Sequence[str], how: Ending) -> str:
@@ -113,11 +113,18 @@ class Jobs:
             "additional_parameters": {**further, **options.further()},
         }
 
+    def _ask(self, ids: Sequence[str], now: float) -> dict[str, commands.JobLine]:
+        found = commands.squeue(ids)
+        self._lines |= found
+        self._last_seen |= dict.fromkeys(found, now)
+        return found
+
     def _seen(self, job: str, now: float) -> Seen:
         line = self._lines.get(job)
+        forgotten = now - self._last_seen.setdefault(job, now) > FORGOTTEN_S
+        if forgotten and (line is None or line.state not in commands.ENDED):
+            return Seen("gone", f"Slurm knows no job {job} any more", lost=Lost.UNKNOWN)
         if line is None:
-            if now - self._last_seen.setdefault(job, now) > FORGOTTEN_S:
-                return Seen("gone", f"Slurm knows no job {job} any more", lost=Lost.UNKNOWN)
             return Seen("waiting", f"job {job} is not in the queue yet")
         said = f"job {job} {line.state}"
         reason = "" if line.reason == "None" else f" {line.reason}"
