@@ -12,6 +12,10 @@ def _wrong(name: str, value: Any, wanted: str) -> ConfigError:
     return ConfigError(f"@evaluation: {name}={value!r} is not {wanted}")
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _texts(name: str, value: Any) -> tuple[str, ...]:
     values = (value,) if isinstance(value, str) else value
     if not isinstance(values, Sequence) or not all(isinstance(v, str) and v for v in values):
@@ -39,7 +43,7 @@ def _whole(low: int) -> Callable[[str, Any], int]:
 
 def _number(wanted: str, legal: Callable[[float], bool]) -> Callable[[str, Any], float]:
     def check(name: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not legal(value):
+        if not _is_number(value) or not legal(value):
             raise _wrong(name, value, wanted)
         return float(value)
 
@@ -71,13 +75,15 @@ def _reward(name: str, value: Any) -> Any:
 
 
 def _range(name: str, value: Any) -> tuple[float, float]:
-    if not (isinstance(value, Sequence) and len(value) == 2 and value[0] < value[1]):
+    ends = value if isinstance(value, Sequence) and len(value) == 2 else ()
+    if not (ends and all(map(_is_number, ends)) and ends[0] < ends[1]):
         raise _wrong(name, value, "(lowest, highest)")
-    return float(value[0]), float(value[1])
+    return float(ends[0]), float(ends[1])
 
 
 def _ids(name: str, value: Any) -> tuple[int, ...]:
-    if not isinstance(value, Sequence) or not all(isinstance(v, int) for v in value):
+    listed = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    if not listed or not all(isinstance(v, int) and not isinstance(v, bool) for v in value):
         raise _wrong(name, value, "a list of token ids")
     return tuple(value)
 

@@ -20,7 +20,6 @@ import pytest
 from pytest_areal_eval.collection.arguments import CHECKS
 from pytest_areal_eval.errors import ConfigError
 
-DEFAULT_WORKFLOW = "pytest_areal_eval.workflows.RLVRWorkflow"
 SAMPLING = (
     "temperature",
     "top_p",

@@ -157,6 +157,8 @@ ONE = '[{"id": "a", "question": "q", "answer": "a"}]'
         ("reward_fn=grade, n_samples='3'", ["n_samples='3' is not a whole number of at least 1"]),
         ("reward_fn=grade, temperature=-1", ["temperature=-1 is not a number of at least 0"]),
         ("reward_fn=grade, stop=['']", ["stop=?''? is not a string or a list of strings"]),
+        ("reward_fn=grade, reward_range=(None, 1)", ["reward_range=(None, 1) is not (lowest, highest)"]),
+        ("reward_fn=grade, stop_token_ids='7'", ["stop_token_ids='7' is not a list of token ids"]),
         ("reward_fn=grade, gates=['reward => 0.5']", ["gate 'reward => 0.5': expected one of >=*", "Write METRIC OP*"]),
         ("reward_fn=grade, gates=['reward >= nan']", ["expected a number or a percentage at position 11*"]),
         ("reward_fn=grade, gates=['pass@0 >= 0.5']", ["'pass@0' needs a whole number of draws*"]),
