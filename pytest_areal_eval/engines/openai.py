@@ -6,6 +6,7 @@ engine does; any other one gets messages through ``/v1/chat/completions`` and to
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from pytest_areal_eval.engines.sglang import SGLangEngine
 from pytest_areal_eval.engines.vllm import VLLMEngine
 from pytest_areal_eval.engines.wire import exchange, parse_chat, refuse_beam_search, wants_logprobs
 from pytest_areal_eval.errors import ConfigError, RequestError
+from pytest_areal_eval.redact import redact_text
 
 if TYPE_CHECKING:
     import aiohttp
@@ -33,6 +35,7 @@ HOSTED_CONCURRENCY = 32
 PAGES = ("/chat/completions", "/completions", "/models", "/generate", "/responses")
 """What belongs behind an address, and is often pasted with it."""
 NO_SUCH_PAGE = frozenset({404, 405, 501})
+_USER_INFO = re.compile(r"(?<=://).*@")
 
 
 class OpenAIEngine:
@@ -212,7 +215,8 @@ def _root(url: str) -> str:
     except ValueError:  # a port that is none
         usable = False
     if not usable:
-        raise ConfigError(f"--base-url={url}: not an address", "Write it whole, such as http://127.0.0.1:8000/v1.")
+        shown = redact_text(_USER_INFO.sub("***@", url))
+        raise ConfigError(f"--base-url={shown}: not an address", "Write it whole, such as http://127.0.0.1:8000/v1.")
     if "@" in parts.netloc:
         raise ConfigError(
             f"--base-url: the address of {parts.hostname} holds a user's name or password, which would be shown",
@@ -221,7 +225,10 @@ def _root(url: str) -> str:
     page = next((page for page in PAGES if parts.path.rstrip("/").endswith(page)), "")
     surplus = page or url.removeprefix(urlunsplit(parts._replace(query="", fragment="")))
     if surplus:
-        raise ConfigError(f"--base-url={url}: this is a page, not what pages are under", f"Leave out {surplus}")
+        raise ConfigError(
+            f"--base-url={redact_text(url)}: this is a page, not what pages are under",
+            f"Leave out {redact_text(surplus)}",
+        )
     root = url.rstrip("/")
     return root.removesuffix("/v1") if parts.path.rstrip("/") == "/v1" else root
 

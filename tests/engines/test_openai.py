@@ -271,9 +271,17 @@ def test_what_is_no_address_or_stands_there_twice_is_refused(urls: list[str], sa
         given_endpoints(urls, "")
 
 
-def test_a_password_in_an_address_is_refused_and_not_shown() -> None:
-    with pytest.raises(ConfigError, match="--api-key-env") as refusal:
-        given_endpoints(["https://me:hidden@h/v1"], "")
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("https://me:hidden@h/v1", "--api-key-env"),
+        ("https://me:hid/hidden@h/v1", "--base-url=https://[*]{3}@h/v1: not an address"),
+        ("https://h/v1?api_key=hidden", "Leave out [?]api_key=[*]{3}"),
+    ],
+)
+def test_a_password_in_an_address_is_refused_and_not_shown(url: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as refusal:
+        given_endpoints([url], "")
     assert "hidden" not in str(refusal.value)
 
 
