@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import shlex
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -214,18 +215,25 @@ def _lines(path: Path, *, blank_is_error: bool = True) -> Iterator[tuple[str, st
         for number, raw in enumerate(file, 1):
             where = f"{name}:{number}"
             if number == 1 and raw.startswith(BOM):
-                raise DatasetError(
-                    f"{where}: the file starts with a byte-order mark", f"sed -i '1s/^\\xEF\\xBB\\xBF//' {name}"
-                )
+                how = _edited(path, r"sed '1s/^\xEF\xBB\xBF//'")
+                raise DatasetError(f"{where}: the file starts with a byte-order mark", how)
             if blank_is_error and not raw.strip():
-                raise DatasetError(f"{where}: the line is blank", f"sed -i '/^[[:space:]]*$/d' {name}")
+                raise DatasetError(f"{where}: the line is blank", _edited(path, "sed '/^[[:space:]]*$/d'"))
             try:
                 yield raw.decode(), where
             except UnicodeDecodeError as error:
                 raise DatasetError(
                     f"{where}: not UTF-8: byte {raw[error.start]:#04x} at offset {error.start}",
-                    f"iconv -f latin1 -t utf-8 {name} > fixed   (if it is Latin-1)",
+                    f"{_edited(path, 'iconv -f latin1 -t utf-8')}   (if it is Latin-1)",
                 ) from error
+
+
+def _edited(path: Path, program: str) -> str:
+    """The command that writes a corrected copy beside a file."""
+    name, copy = shlex.quote(shown(path)), shlex.quote(shown(path.with_name(f"fixed-{path.name}")))
+    if path.suffix.lower() == ".gz":
+        return f"zcat {name} | {program} | gzip > {copy}"
+    return f"{program} {name} > {copy}"
 
 
 def _open(path: Path) -> BinaryIO:

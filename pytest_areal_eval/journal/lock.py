@@ -11,6 +11,7 @@ import errno
 import fcntl
 import json
 import os
+import shlex
 import socket
 import weakref
 from dataclasses import asdict, dataclass
@@ -113,7 +114,7 @@ def _held(path: Path, holder: Holder | None) -> JournalError:
     who = f"process {holder.pid} on {holder.host}" if holder else "another process"
     return JournalError(
         f"the run {path.parent} is held by {who}",
-        f"Wait for it, or, if it is gone: rm {path}",
+        f"Wait for it, or, if it is gone: rm {shlex.quote(str(path))}",
     )
 
 

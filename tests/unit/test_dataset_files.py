@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,17 @@ def test_csv_values_stay_text() -> None:
 def test_what_is_not_plainly_a_record_is_an_error_with_its_place(name: str, content: str | bytes, said: str) -> None:
     """C106, C107: file and line, never a padded or skipped row."""
     assert said in failure(name, content)
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "what is this; it's mine.jsonl", "x.jsonl.gz"])
+@pytest.mark.parametrize(
+    "content", [("\ufeff" + JSONL).encode(), (JSONL + "\n").encode(), '{"a": "ä"}\n'.encode("latin1")]
+)
+def test_the_command_to_correct_a_file_does_so(name: str, content: bytes) -> None:
+    with pytest.raises(DatasetError) as refusal:
+        load(name, content)
+    subprocess.run(refusal.value.hint.partition("   (")[0], shell=True, check=True)
+    assert load(f"fixed-{name}").records
 
 
 def test_a_gzip_file_that_is_cut_short_or_is_none_is_an_error() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shlex
 import socket
 from pathlib import Path
 from typing import Any
@@ -109,5 +110,6 @@ def _from_file() -> str:
     try:
         check(address)
     except ConfigError as error:
-        raise ConfigError(f"--ray-address=auto: {file} is stale: {error.args[0]}", f"Remove it: rm {file}") from error
+        said = f"--ray-address=auto: {file} is stale: {error.args[0]}"
+        raise ConfigError(said, f"Remove it: rm {shlex.quote(str(file))}") from error
     return address
