@@ -6,7 +6,7 @@ pytest loads this module in every session, so it imports nothing that only evalu
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -27,6 +27,8 @@ def scheduler(pytestconfig: pytest.Config) -> Iterator[Scheduler | None]:
     if pytestconfig.option.setuponly:
         yield None
         return
+    if SESSION not in pytestconfig.stash:
+        _refuse("no test of this session is an evaluation")
     run = pytestconfig.stash[RUN]
     # On a worker the controlling process starts the servers, and where nothing is owed nobody does.
     if run.worker is not None or not run.evaluations.needs_engine():
@@ -96,6 +98,8 @@ def engine(controller: RolloutController) -> RolloutController:
 @pytest.fixture
 def item(request: pytest.FixtureRequest) -> dict[str, Any]:
     """The dataset's record."""
+    if not hasattr(request, "param"):
+        _refuse("this test is none")
     return dict(request.param.record)
 
 
@@ -105,3 +109,11 @@ def rollout(request: pytest.FixtureRequest, item: dict[str, Any], controller: Ro
     from pytest_areal_eval.session.outcomes import pick_up
 
     return pick_up(request.node, controller)
+
+
+def _refuse(why: str) -> NoReturn:
+    pytest.fail(
+        f"{why}, and 'scheduler', 'controller', 'engine', 'item' and 'rollout' are fixtures of evaluations\n"
+        "Mark the test: @evaluation(dataset, reward_fn=...); or name your own fixture otherwise.",
+        pytrace=False,
+    )

@@ -224,6 +224,19 @@ def test_plain():
     assert engine_counts()["requests"] == 0
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_test_that_forgot_its_mark_is_told_so(suite: Suite, alone: bool) -> None:
+    beside = "" if alone else "@evaluation(rows(0))\nasync def test_own(item, engine):\n    return 1.0\n"
+    made = suite(source=f"{HEAD}\n{beside}\ndef test_unmarked(rollout):\n    pass\n")
+    if alone:
+        made.makeconftest("")  # which leaves the plugin's own controller
+    result = made.runpytest_inprocess("-k", "unmarked")
+    assert result.parseoutcomes()["errors"] == 1
+    why = "no test of this session is an evaluation" if alone else "this test is none"
+    result.stdout.fnmatch_lines([f"{why}, and *'rollout' are fixtures of evaluations", "Mark the test: @evaluation(*"])
+    assert "fixtures.py" not in result.stdout.str()
+
+
 def test_a_fixture_can_use_the_rollout(suite: Suite) -> None:
     source = (
         HEAD
