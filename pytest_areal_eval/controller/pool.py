@@ -23,8 +23,9 @@ from pytest_areal_eval.controller.results import Results
 from pytest_areal_eval.controller.settings import Snapshot
 
 TICK_S = 0.5
-BURST = 64
-"""Episodes started in one turn of the loop, so that it stays responsive: a start costs it about 0.1 ms."""
+BURST = 8
+"""Episodes started in one turn of the loop: the first requests leave while the last ones are built, which costs a
+millisecond each."""
 STUBBORN_S = 10.0
 """A workflow that ignores its cancellation for this long loses its place."""
 
