@@ -158,7 +158,7 @@ class Rendezvous:
             return
         self._beating.join(5)
         for part in ("events", "specs"):
-            shutil.rmtree(self.folder / part)
+            shutil.rmtree(self.folder / part, ignore_errors=True)  # an agent may be writing its last words
         for pickle in self.jobs.glob("*.pkl"):
             pickle.unlink()
         for name in ("agent.py", "supervise.py", "lease"):

@@ -17,6 +17,7 @@ from pytest_areal_eval.schedulers.ray import address as addresses
 from pytest_areal_eval.schedulers.ray.address import check, own_address, read_runtime_env, resolve
 from pytest_areal_eval.schedulers.ray.connection import Connection
 from pytest_areal_eval.schedulers.ray.fit import bundle_of, check_fits, waiting
+from pytest_areal_eval.schedulers.ray.scheduler import RayScheduler
 
 
 def node(name: str, gpus: float, cpus: float = 8, free: float | None = None, **more: Any) -> dict[str, Any]:
@@ -163,6 +164,38 @@ class TestFit:
         assert text.startswith("placement group PENDING: wants 2 x (8 GPUs and 1 CPU); free: n0 0 of 8 GPUs, 8 of 8")
         assert text.endswith("; 2 more")
         assert waiting(Shape(), "PENDING", "GPU", [node("n0", 0, alive=False)]).endswith("free: no node")
+
+
+class TestConnecting:
+    def test_one_that_failed_is_tried_anew_and_leaves_nothing_behind(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A cluster may come up between two attempts."""
+        folders: list[str] = []
+
+        class Driver:
+            lives = True
+
+            def __init__(self, log_dir: Path) -> None:
+                pass
+
+            def ask(self, do: str, limit_s: float = 0, **arguments: Any) -> Any:
+                if do == "connect":
+                    folders.append(arguments["folder"])
+                    if len(folders) == 1:
+                        raise SchedulerError("not yet")
+                return []
+
+            def end(self) -> None:
+                self.lives = False
+
+        monkeypatch.setattr("pytest_areal_eval.schedulers.ray.scheduler.Connection", Driver)
+        scheduler = RayScheduler(log_dir=tmp_path)
+        with pytest.raises(SchedulerError, match="did not take this process in: not yet"):
+            scheduler.capacity()
+        assert scheduler.capacity().nodes == ()
+        scheduler.close()
+        assert [Path(folder).exists() for folder in folders] == [False, False]
 
 
 class TestConnection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -242,6 +243,12 @@ class TestAgent:
         place = shared.address("m_0-1", "n", shared.events()["m_0-1"])
         assert place is not None
         assert place.gpus == (("3", "4"),)
+        shared.close()
+
+    def test_a_folder_that_somebody_has_removed_does_not_keep_the_scheduler_from_closing(
+        self, shared: Rendezvous
+    ) -> None:
+        shutil.rmtree(shared.folder)
         shared.close()
 
     def test_a_lease_that_cannot_be_written_is_told(self, shared: Rendezvous, monkeypatch: pytest.MonkeyPatch) -> None:

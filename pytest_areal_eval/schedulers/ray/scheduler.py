@@ -154,9 +154,7 @@ class RayScheduler:
             if self._connected and self._driver.lives:
                 self.stop([one.handle for one in self._roster.all()])
         finally:
-            self._driver.end()
-            if self._folder is not None:
-                self._folder.cleanup()
+            self._leave(self._driver)
 
     def _nodes(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._connection().ask("nodes")
@@ -180,7 +178,8 @@ class RayScheduler:
         try:
             driver.ask("connect", limit_s, runtime_env=self._runtime_env, **where)
         except SchedulerError as error:
-            driver.end()
+            self._leave(driver)
+            self._driver = None
             if self._runtime_env is not None and "runtime_env" in error.args[0]:
                 raise ConfigError(
                     f"--ray-runtime-env: {error.args[0]}",
@@ -193,6 +192,11 @@ class RayScheduler:
         self._connected = True
         kinds = [kind for node in driver.ask("nodes") for kind in node["total"]]
         self._device = "NPU" if "NPU" in kinds and "GPU" not in kinds else "GPU"
+
+    def _leave(self, driver: Connection) -> None:
+        driver.end()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def _fresh_log(self, name: str, attempt: int) -> str:
         log = self._log_dir / f"{name.replace('/', '_')}.{attempt}.log"
