@@ -19,6 +19,7 @@ OF_TRAINING = ("*.index.json", "trainer_state.json", "training_args.json", "sche
 """Among those, what it does not read, or what follows from the weights."""
 WRITTEN_BY = ("_name_or_path", "transformers_version")
 """Keys of config.json that change no answer."""
+AGAIN = "Copy it anew from where the checkpoint was saved: the file may be cut short."
 _TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
 """What transformers says of a long prompt once, by tokenizer_config.json; the server's own limit is what counts."""
 
@@ -57,7 +58,8 @@ def inspect_checkpoint(path: str) -> Checkpoint:
         raise CheckpointError(f"--model={path}: not a directory", "Give the folder that holds config.json.")
     config = _json(folder / "config.json", path)
     if not any(next(folder.glob(pattern), None) for pattern in WEIGHTS):
-        raise CheckpointError(f"--model={path}: no weights there (looked for {', '.join(WEIGHTS)})")
+        looked = f"--model={path}: no weights there (looked for {', '.join(WEIGHTS)})"
+        raise CheckpointError(looked, "Give the folder that save_pretrained wrote, once it is there as a whole.")
     text = _text(config)
     length = next((int(text[key]) for key in CONTEXT_KEYS if isinstance(text.get(key), int)), None)
     defaults = folder / "generation_config.json"
@@ -179,9 +181,9 @@ def _json(file: Path, path: str) -> dict[str, Any]:
             f"--model={path}: no {file.name} there", "Give the folder that save_pretrained wrote."
         ) from error
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"--model={path}: {file.name} cannot be read: {error}") from error
+        raise CheckpointError(f"--model={path}: {file.name} cannot be read: {error}", AGAIN) from error
     if not isinstance(found, dict):
-        raise CheckpointError(f"--model={path}: {file.name} holds no JSON object")
+        raise CheckpointError(f"--model={path}: {file.name} holds no JSON object", AGAIN)
     return found
 
 

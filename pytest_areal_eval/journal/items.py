@@ -5,7 +5,6 @@ Invariant: ``items.jsonl`` is written once, before the first episode; a run with
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -103,5 +102,5 @@ def _read(path: Path) -> Iterator[tuple[tuple[str, str], SavedItem]]:
         try:
             record = decode_line(line)
             yield (record["evaluation"], record["item_id"]), SavedItem(record["hash"], dict(record["columns"]))
-        except (ValueError, KeyError, TypeError, json.JSONDecodeError):
+        except (ValueError, KeyError, TypeError):
             continue  # a torn line: the item's columns are unknown, its episodes are not

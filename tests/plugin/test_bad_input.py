@@ -335,7 +335,11 @@ def test_no_checkpoint_at_all(run: Run) -> None:
         ("m.txt", {"m.txt": ""}, ["--model=m.txt: not a directory", "Give the folder that holds config.json."]),
         ("m", {"m/x": ""}, ["--model=m: no config.json there", "Give the folder that save_pretrained wrote."]),
         ("m", {"m/config.json": "{}"}, ["--model=m: no weights there (looked for *"]),
-        ("m", {"m/config.json": "{", "m/a.safetensors": ""}, ["--model=m: config.json cannot be read: *"]),
+        (
+            "m",
+            {"m/config.json": "{", "m/a.safetensors": ""},
+            ["--model=m: config.json cannot be read: *", "Copy it anew*"],
+        ),
         ("m", {"m/config.json": "[]", "m/a.safetensors": ""}, ["--model=m: config.json holds no JSON object"]),
         (
             "m",
