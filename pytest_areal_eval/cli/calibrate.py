@@ -64,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(runs: Sequence[SavedRun]) -> None:
     from pytest_areal_eval.report.comparison import compare_runs
+    from pytest_areal_eval.report.saved import digests_of
 
     if len(runs) < 2:
         raise UserError(
@@ -73,10 +74,7 @@ def _check(runs: Sequence[SavedRun]) -> None:
     if twice:
         raise UserError(f"{twice[0]} is given twice: a run does not differ from itself", "Give different runs.")
     for other in runs[1:]:
-        digests = [
-            sorted(m.get("fingerprint", {}).get("digest", "") for m in r.info.get("models", {}).values())
-            for r in (runs[0], other)
-        ]
+        digests = [sorted(digests_of(run.info)) for run in (runs[0], other)]
         differs = [] if digests[0] == digests[1] else ["checkpoint: the weights differ"]
         differs += [text for c in compare_runs(runs[0], other) for text in c.differs]
         if differs:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_areal_eval.api import Episode
 from pytest_areal_eval.errors import UserError
-from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun
+from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun, digests_of
 from pytest_areal_eval.report.scoreboard import Row
 from pytest_areal_eval.report.text import answer_of
 from pytest_areal_eval.stats import Baseline, Estimate, ItemResult
@@ -244,9 +244,7 @@ def _graders(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
 
 def _remarks(first: SavedRun, second: SavedRun, before: SavedEvaluation, after: SavedEvaluation) -> list[str]:
-    digests = [
-        [m.get("fingerprint", {}).get("digest") for m in run.info.get("models", {}).values()] for run in (first, second)
-    ]
+    digests = [digests_of(run.info) for run in (first, second)]
     remarks = (
         ["the same checkpoint: this is the noise of running it again"]
         if digests[0] == digests[1] != [] and first.path != second.path

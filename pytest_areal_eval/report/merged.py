@@ -15,7 +15,7 @@ from pytest_areal_eval.errors import ConfigError, JournalError, UserError
 from pytest_areal_eval.journal import Journal, RunFolder
 from pytest_areal_eval.journal.items import copy_items
 from pytest_areal_eval.report.comparison import baseline_of, compare_runs
-from pytest_areal_eval.report.saved import SavedRun, read_run, settings_of
+from pytest_areal_eval.report.saved import SavedRun, digests_of, read_run, settings_of
 from pytest_areal_eval.report.scoreboard import Row
 from pytest_areal_eval.report.stats import write_stats
 from pytest_areal_eval.stats import Baseline, Gate, Verdict, decide, undecided
@@ -79,7 +79,7 @@ def _write(
 
 def _agree(parts: Sequence[SavedRun]) -> dict[str, dict[str, Any]]:
     """Each evaluation as the parts describe it alike, with the items of all."""
-    _must_equal("checkpoint", [(part, _fingerprints(part)) for part in parts])
+    _must_equal("checkpoint", [(part, sorted(digests_of(part.info))) for part in parts])
     together: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(name for part in parts for name in part.evaluations):
         having = [(part, part.evaluations[name]) for part in parts if name in part.evaluations]
@@ -187,10 +187,6 @@ def _missing_shards(parts: Sequence[SavedRun]) -> str:
         )
     absent = [f"{i}/{n}" for n in sizes for i in range(1, n + 1) if (i, n) not in shards]
     return f"of the shards {', '.join(absent)} {'is' if len(absent) == 1 else 'are'} missing" if absent else ""
-
-
-def _fingerprints(part: SavedRun) -> Any:
-    return sorted(model.get("fingerprint", {}).get("digest", "") for model in part.info.get("models", {}).values())
 
 
 def _without(described: Mapping[str, Any]) -> dict[str, Any]:

@@ -132,6 +132,12 @@ def models_of(info: Mapping[str, Any]) -> list[str]:
     return list(info.get("models", {})) or ([str(replay)] if replay else list(settings.get("model", [])))
 
 
+def digests_of(info: Mapping[str, Any]) -> list[str]:
+    """The fingerprints of the checkpoints that a ``run.json`` knows."""
+    digests = ((model.get("fingerprint") or {}).get("digest") for model in info.get("models", {}).values())
+    return [str(digest) for digest in digests if digest]
+
+
 def find_run(text: str, results_dir: Path = Path(RESULTS_DIR)) -> Path:
     """The folder that a person means: a path, or the part of a name that one run has in ``results_dir``.
 

@@ -18,7 +18,7 @@ from typing import Any
 from pytest_areal_eval.api import Episode
 from pytest_areal_eval.errors import JournalError
 from pytest_areal_eval.report.export.inspect_messages import answer_message, messages_of
-from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun, settings_of
+from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun, digests_of, settings_of
 from pytest_areal_eval.stats import Estimate
 
 SCHEMA = 2
@@ -133,9 +133,12 @@ def _log(run: SavedRun, evaluation: SavedEvaluation) -> _Log:
 
 
 def _identity(run: SavedRun, evaluation: SavedEvaluation) -> dict[str, Any]:
-    digests = [m.get("fingerprint", {}).get("digest") for m in run.info.get("models", {}).values()]
     content = evaluation.described.get("dataset", {}).get("content_hash")
-    return {"checkpoint_fingerprint": digests, "dataset_hash": content, "pass_mark": evaluation.row.pass_mark}
+    return {
+        "checkpoint_fingerprint": digests_of(run.info),
+        "dataset_hash": content,
+        "pass_mark": evaluation.row.pass_mark,
+    }
 
 
 def _model(run: SavedRun, evaluation: SavedEvaluation) -> str:

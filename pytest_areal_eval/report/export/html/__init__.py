@@ -19,7 +19,7 @@ from pytest_areal_eval.errors import JournalError
 from pytest_areal_eval.report.export.html.data import CHUNK_ITEMS, chunks, index, pack, text_limit
 from pytest_areal_eval.report.export.html.steps import models_html
 from pytest_areal_eval.report.export.html.summary import gates_html, notes_html, summary_html
-from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun
+from pytest_areal_eval.report.saved import SavedEvaluation, SavedRun, digests_of
 from pytest_areal_eval.report.text import seconds
 
 
@@ -73,14 +73,13 @@ def _facts(run: SavedRun) -> str:
     info = run.info
     commit = str((info.get("git") or {}).get("commit") or "")[:10]
     machine, versions = info.get("machine", {}), info.get("versions", {})
-    digests = [str(m.get("fingerprint", {}).get("digest", ""))[:12] for m in info.get("models", {}).values()]
     started = info.get("started_at")
     facts = {
         "run": run.name,
         "started": datetime.fromtimestamp(started, UTC).strftime("%Y-%m-%d %H:%M UTC") if started else "",
         "took": seconds(float(info["wall_s"])) if "wall_s" in info else "",
         "model": ", ".join(run.models),
-        "fingerprint": ", ".join(filter(None, digests)),
+        "fingerprint": ", ".join(digest[:12] for digest in digests_of(info)),
         "machine": f"{machine.get('host')}, {machine.get('cores')} cores{_gpus(machine.get('gpus'))}"
         if machine
         else "",
