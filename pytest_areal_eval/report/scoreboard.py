@@ -55,7 +55,7 @@ class Row:
     pass_mark: float
     shard: tuple[int, int] | None = None
     results: dict[str, ItemResult] = field(default_factory=dict)
-    missed_nodes: list[str] = field(default_factory=list)
+    missed_nodes: set[str] = field(default_factory=set)
     examples: list[Example] = field(default_factory=list)
     started_at: float = 0.0
     ended_at: float = 0.0
@@ -140,8 +140,9 @@ class Scoreboard:
         row._summary = None
         row.xfail_reason = carried["xfail"]
         row.keep(result.item_id, Example.from_dict(carried["example"]) if "example" in carried else None)
+        row.missed_nodes.discard(report.nodeid)  # of an earlier time
         if carried["word"]:
-            row.missed_nodes.append(report.nodeid)
+            row.missed_nodes.add(report.nodeid)
         row.started_at = min(row.started_at or report.start, report.start)
         row.ended_at = max(row.ended_at, report.stop)
         self.changed = time.monotonic_ns()

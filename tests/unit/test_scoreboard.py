@@ -59,6 +59,7 @@ def test_the_worst_items_are_kept_as_examples_and_a_rerun_that_passes_leaves_the
         board.receive(report(f"i{number}", 0.0, f"answer {number}"))
     assert [e.item_id for e in mine.examples] == ["i0", "i1", "i2", "i3", "i4"]
     board.receive(report("i2", 1.0))
+    assert mine.missed_nodes == {f"f.py::e[i{number}]" for number in range(9) if number != 2}
     assert [e.item_id for e in mine.examples] == ["i0", "i1", "i3", "i4"]
     assert mine.example_lines()[0] == "4 of 8 missed items:"
     assert mine.example_lines()[3].split() == ["i1", "0", "scored", "answer", "1"]
