@@ -66,10 +66,10 @@ def attach_to(settings: Settings) -> list[Endpoint]:
     Raises:
         ConfigError: an address is malformed, or the key's variable is not set.
     """
-    from pytest_areal_eval.engines.openai import given_endpoints
+    from pytest_areal_eval.engines.addresses import given_endpoints
 
     variable = settings.get("api-key-env")
-    key = os.environ.get(variable, "") if variable else ""
+    key = os.environ.get(variable, "").strip() if variable else ""
     if variable and not key:
         raise ConfigError(f"--api-key-env={variable}: that environment variable is not set", f"export {variable}=…")
     return given_endpoints(settings.get("base-url", []), key)

@@ -64,15 +64,17 @@ async def probe(http: aiohttp.ClientSession, url: str, nonce: str) -> Reading:
     return Reading(Health.OK)
 
 
-async def discover(engine: Engine, endpoint: Endpoint, http: aiohttp.ClientSession) -> Reading:
+async def discover(
+    engine: Engine, endpoint: Endpoint, http: aiohttp.ClientSession, limit_s: float = DISCOVER_LIMIT_S
+) -> Reading:
     """Ask a server what it can do and keep it in ``engine.info``; for a given address this is its health check."""
     try:
-        async with asyncio.timeout(DISCOVER_LIMIT_S):
+        async with asyncio.timeout(limit_s):
             engine.info = await engine.discover(endpoint, http)
     except TransientError as error:
         return Reading(Health.REFUSED if error.lost else Health.LOADING, str(error))
     except TimeoutError:
-        return Reading(Health.SILENT, f"{endpoint.base_url} gave no answer within {DISCOVER_LIMIT_S:g} s")
+        return Reading(Health.SILENT, f"{endpoint.base_url} gave no answer within {limit_s:g} s")
     except RequestError as error:
         return Reading(Health.REJECTED, str(error))
     return Reading(Health.OK)

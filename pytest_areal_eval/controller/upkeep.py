@@ -10,7 +10,7 @@ import math
 
 from pytest_areal_eval.controller.means import Means
 from pytest_areal_eval.controller.member import Member, why_gone
-from pytest_areal_eval.controller.probe import Health, Reading, discover, probe
+from pytest_areal_eval.controller.probe import DISCOVER_LIMIT_S, Health, Reading, discover, probe
 from pytest_areal_eval.controller.probe import reload as load
 from pytest_areal_eval.controller.recovery import Loss, Recovery, now
 from pytest_areal_eval.controller.replicas import Replica
@@ -94,7 +94,8 @@ class Upkeep:
         if member.launch is None:
             if member.replica is not None and member.replica.up:
                 return Reading(Health.OK)  # a given address is asked again only when it is in doubt
-            return await discover(self._means.engine, member.endpoint, self._means.http)
+            limit_s = min(DISCOVER_LIMIT_S, self._start_limit_s(member))
+            return await discover(self._means.engine, member.endpoint, self._means.http, limit_s)
         address = member.status.address if member.status else None
         nonce = address.nonce if address and "{nonce}" in member.launch.argv else ""
         reading = await probe(self._means.http, member.endpoint.base_url + member.launch.ready_path, nonce)

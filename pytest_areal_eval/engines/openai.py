@@ -6,11 +6,9 @@ engine does; any other one gets messages through ``/v1/chat/completions`` and to
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit, urlunsplit
 
 from pytest_areal_eval.allocation import Allocation
 from pytest_areal_eval.api import TOP_K_OFF, ModelRequest, ModelResponse
@@ -22,20 +20,17 @@ from pytest_areal_eval.engines.server import ServerSpec
 from pytest_areal_eval.engines.sglang import SGLangEngine
 from pytest_areal_eval.engines.vllm import VLLMEngine
 from pytest_areal_eval.engines.wire import exchange, parse_chat, refuse_beam_search, wants_logprobs
-from pytest_areal_eval.errors import ConfigError, RequestError
-from pytest_areal_eval.redact import redact_text
+from pytest_areal_eval.errors import RequestError
 
 if TYPE_CHECKING:
     import aiohttp
 
 OWNERS = {"vllm": "vllm", "sglang": "sglang", "pytest-areal-eval": "hf"}
 """``owned_by`` in ``/v1/models``, and the engine that speaks to it."""
+UNLISTED = "Check the address; if it is right, give --model=NAME, as the endpoint calls it."
 INEXACT = "messages through /v1/chat/completions: the server tokenizes, so prompts are not known token by token"
 HOSTED_CONCURRENCY = 32
-PAGES = ("/chat/completions", "/completions", "/models", "/generate", "/responses")
-"""What belongs behind an address, and is often pasted with it."""
 NO_SUCH_PAGE = frozenset({404, 405, 501})
-_USER_INFO = re.compile(r"(?<=://).*@")
 
 
 class OpenAIEngine:
@@ -194,45 +189,6 @@ class HostedChat:
         return {key: value for key, value in body.items() if value is not None}
 
 
-def given_endpoints(urls: Sequence[str], key: str) -> list[Endpoint]:
-    """The servers that ``--base-url`` names: roots, with or without ``/v1``.
-
-    Raises:
-        ConfigError: no http address, or one given twice.
-    """
-    roots = [_root(url.strip()) for url in urls]
-    for i, root in enumerate(roots):
-        if root in roots[:i]:
-            raise ConfigError(f"--base-url={urls[i]} is given twice; each address is one replica")
-    return [Endpoint(f"server/{i}", root, key) for i, root in enumerate(roots)]
-
-
-def _root(url: str) -> str:
-    """What goes before ``/v1``, or the whole address where it has a path of its own."""
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is none
-        usable = False
-    if not usable:
-        shown = redact_text(_USER_INFO.sub("***@", url))
-        raise ConfigError(f"--base-url={shown}: not an address", "Write it whole, such as http://127.0.0.1:8000/v1.")
-    if "@" in parts.netloc:
-        raise ConfigError(
-            f"--base-url: the address of {parts.hostname} holds a user's name or password, which would be shown",
-            "Give a key with --api-key-env=NAME of the variable that holds it.",
-        )
-    page = next((page for page in PAGES if parts.path.rstrip("/").endswith(page)), "")
-    surplus = page or url.removeprefix(urlunsplit(parts._replace(query="", fragment="")))
-    if surplus:
-        raise ConfigError(
-            f"--base-url={redact_text(url)}: this is a page, not what pages are under",
-            f"Leave out {redact_text(surplus)}",
-        )
-    root = url.rstrip("/")
-    return root.removesuffix("/v1") if parts.path.rstrip("/") == "/v1" else root
-
-
 def choose_model(models: Sequence[Mapping[str, Any]] | None, wanted: str | None, where: str) -> Mapping[str, Any]:
     """The served model that ``--model`` means: by its name, or by the folder that the server loaded.
 
@@ -241,7 +197,7 @@ def choose_model(models: Sequence[Mapping[str, Any]] | None, wanted: str | None,
     """
     if models is None:
         if wanted is None or Path(wanted).is_dir():
-            raise RequestError(f"{where} does not list its models", hint="Give --model=NAME, as the endpoint calls it.")
+            raise RequestError(f"{where} does not list its models", hint=UNLISTED)
         return {"id": wanted}
     if wanted is None:
         if len(models) == 1:
@@ -264,7 +220,7 @@ def _resolved(model: Mapping[str, Any]) -> Path | None:
 
 def _names(models: Sequence[Mapping[str, Any]]) -> str:
     shown = [f"{m['id']} (from {m['root']})" if m.get("root") not in (None, m["id"]) else str(m["id"]) for m in models]
-    return f": {', '.join(shown[:8])}{', …' if len(shown) > 8 else ''}"
+    return f": {', '.join(shown[:8]) or 'none'}{', …' if len(shown) > 8 else ''}"
 
 
 async def _models(endpoint: Endpoint, http: aiohttp.ClientSession) -> list[Mapping[str, Any]] | None:

@@ -19,6 +19,7 @@ from pytest_areal_eval.options.values import (
     some_text,
     temperature,
     variable,
+    variable_name,
     whole_number,
 )
 
@@ -77,7 +78,7 @@ OPTIONS: tuple[Option, ...] = (
         kind="list",
         metavar="URL",
     ),
-    Option("api-key-env", "Environment variable that holds those servers' API key", metavar="NAME"),
+    Option("api-key-env", "Environment variable that holds those servers' API key", variable_name, metavar="NAME"),
     Option(
         "engine-arg",
         "Setting of the engine's server by AReaL's name or its own flag, such as max-num-seqs=64; may be given several "

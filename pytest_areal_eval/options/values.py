@@ -85,6 +85,13 @@ def variable(text: str) -> str:
     return text
 
 
+def variable_name(text: str) -> str:
+    """``NAME`` of an environment's variable; what is none may be the secret itself, and is not shown."""
+    if not (some_text(text).isidentifier() and text.isascii()):
+        raise argparse.ArgumentTypeError("this is no variable's name; give the name of the one that holds the key")
+    return text
+
+
 def named_dataset(text: str) -> tuple[str, str]:
     """``NAME=SOURCE``."""
     name, equals, source = text.partition("=")

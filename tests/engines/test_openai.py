@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,15 @@ import pytest
 from engines.servers import MODEL, attached, run_rows
 from standin.engines import VLLM, Hosted, SGLang
 from standin.faults import Rule
-from standin.http11 import Reply
+from standin.http11 import Reply, Request
 from standin.server import Standin, in_thread
 from support.waiting import until
 
 from pytest_areal_eval.api import EpisodeStatus
 from pytest_areal_eval.controller import Event, RolloutController
 from pytest_areal_eval.engines.base import Endpoint
-from pytest_areal_eval.engines.http import openai_path
-from pytest_areal_eval.engines.openai import OpenAIEngine, choose_model, given_endpoints
-from pytest_areal_eval.errors import ConfigError, EngineLost, EngineStartError, RequestError
+from pytest_areal_eval.engines.openai import OpenAIEngine, choose_model
+from pytest_areal_eval.errors import EngineLost, EngineStartError, RequestError
 
 KEY = "the-key"
 
@@ -168,6 +168,22 @@ def test_a_server_that_does_not_run_is_named_with_its_address() -> None:
         pass
 
 
+def test_a_server_that_never_answers_costs_the_time_that_was_given_and_no_more() -> None:
+    class Mute(VLLM):
+        def models(self, request: Request) -> Reply | None:
+            return None
+
+    said = "not ready within 0.1 s .--start-timeout.: .* gave no answer within 0.1 s"
+    began = time.monotonic()
+    with (
+        in_thread(Mute) as server,
+        pytest.raises(EngineStartError, match=said),
+        attached(engine("tiny-math"), server, start_timeout_s=0.1),
+    ):
+        pass
+    assert time.monotonic() - began < 5.0
+
+
 class Twin(Hosted):
     served = ("tiny-math",)
 
@@ -230,59 +246,6 @@ def test_an_unclear_model_is_refused(models: Any, wanted: str | None, said: str)
 
 def test_an_endpoint_without_a_list_is_believed() -> None:
     assert choose_model(None, "gpt-x", "url") == {"id": "gpt-x"}
-
-
-# Addresses
-
-
-@pytest.mark.parametrize(
-    ("url", "asked"),
-    [
-        ("http://h:8000", "http://h:8000/v1/models"),
-        ("http://h:8000/", "http://h:8000/v1/models"),
-        ("http://h:8000/v1", "http://h:8000/v1/models"),
-        ("https://h/v1/", "https://h/v1/models"),
-        ("https://h/team/v1", "https://h/team/v1/models"),
-        ("https://h/v1beta/openai", "https://h/v1beta/openai/models"),
-    ],
-)
-def test_addresses_are_taken_as_openai_clients_take_them(url: str, asked: str) -> None:
-    endpoint = given_endpoints([url], "")[0]
-    assert endpoint.base_url + openai_path(endpoint, "/models") == asked
-
-
-@pytest.mark.parametrize(
-    ("urls", "said"),
-    [
-        (["h:8000"], "--base-url=h:8000: not an address"),
-        (["ftp://h"], "not an address"),
-        (["http://"], "--base-url=http://: not an address"),
-        (["http:///v1"], "not an address"),
-        (["http://h:99999"], "not an address"),
-        (["http://h:abc/v1"], "not an address"),
-        (["http://h", "http://h/"], "given twice"),
-        (["http://h", "http://h/v1"], "given twice"),
-        (["http://h/v1/chat/completions"], "Leave out /chat/completions"),
-        (["http://h/v1?key=1"], "Leave out [?]key=1"),
-    ],
-)
-def test_what_is_no_address_or_stands_there_twice_is_refused(urls: list[str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        given_endpoints(urls, "")
-
-
-@pytest.mark.parametrize(
-    ("url", "said"),
-    [
-        ("https://me:hidden@h/v1", "--api-key-env"),
-        ("https://me:hid/hidden@h/v1", "--base-url=https://[*]{3}@h/v1: not an address"),
-        ("https://h/v1?api_key=hidden", "Leave out [?]api_key=[*]{3}"),
-    ],
-)
-def test_a_password_in_an_address_is_refused_and_not_shown(url: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as refusal:
-        given_endpoints([url], "")
-    assert "hidden" not in str(refusal.value)
 
 
 def test_the_folder_is_probed_where_the_server_does_not_say_what_it_is() -> None:
