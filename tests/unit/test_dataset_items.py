@@ -90,6 +90,10 @@ def test_shards_partition_the_selection(ids: list[str], parts: int, limit: int |
     assert all(shard == sorted(shard) for shard in shards)
 
 
+def test_a_shard_is_every_nth_item_so_that_each_has_its_part_of_what_stands_together() -> None:
+    assert select(list("abcdefgh"), shard=(2, 3)) == [1, 4, 7]
+
+
 @given(id_lists, st.integers(1, 70), st.integers(0, 5))
 def test_a_sample_is_determined_and_has_the_asked_size(ids: list[str], limit: int, seed: int) -> None:
     chosen = select(ids, limit=limit, seed=seed)

@@ -585,6 +585,30 @@ def test_replicas_that_can_never_all_be_up_are_refused(
         Placement(scripted, needs).check([launch] * 100_000)
 
 
+@pytest.mark.parametrize(
+    ("node", "is_room"),
+    [
+        ({}, True),
+        ({"gpus_free": 1}, False),
+        ({"cpus_free": 7}, False),
+        ({"usable": False}, False),
+        ({"name": "lost"}, False),
+        ({"name": "given-up"}, False),
+    ],
+)
+def test_there_is_room_where_another_usable_node_has_free_what_a_replica_needs(
+    node: dict[str, Any], is_room: bool
+) -> None:
+    scripted = Scripted([])
+    scripted.nodes = (
+        replace(A_NODE, gpus_free=0),
+        replace(A_NODE, **{"name": "b", "gpus_free": 2, "cpus_free": 8} | node),
+    )
+    placement = Placement(scripted, Needs(cpus_per_gpu=4))
+    placement.excluded = frozenset({"given-up"})
+    assert placement.is_room("r", Launch((), gpus=2), {"lost"}) is is_room
+
+
 def test_what_servers_are_given_beyond_their_engines_wishes() -> None:
     needs = Needs(env={"NCCL_DEBUG": "WARN", "AREAL_EVAL_TOKEN": "x"}, cpus_per_gpu=6, mem_gb_per_gpu=40.0)
     scripted = Scripted([[_gone(lost=Lost.NODE)]], nodes=("a",), gpus=8)

@@ -65,6 +65,24 @@ def test_the_worst_items_are_kept_as_examples_and_a_rerun_that_passes_leaves_the
     assert mine.example_lines()[3].split() == ["i1", "0", "scored", "answer", "1"]
 
 
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ({"n_selected": 2, "n_planned": 2, "n_total": 2}, None),
+        ({"n_selected": 2, "n_planned": 2}, None),  # --limit draws a random sample
+        ({"n_selected": 2, "n_planned": 3}, "2 of 3 items were selected"),
+        ({"n_selected": 3, "n_planned": 3}, "2 of 3 items were reported"),
+        ({"n_selected": 2, "n_planned": 2, "n_total": 8, "shard": (1, 4)}, "shard 1/4: 2 of 8 items"),
+    ],
+)
+def test_gates_do_not_speak_of_a_part_that_chance_did_not_choose(counts: dict[str, Any], said: str | None) -> None:
+    board, mine = Scoreboard(), row(**counts)
+    board.add(mine)
+    for item in ("a", "b"):
+        board.receive(report(item, 1.0))
+    assert mine.partial_reason() == said
+
+
 @pytest.mark.parametrize("name", ["e", "e[p]", "test_x::e[p]", "test_x::e", "f.py::e"])
 def test_a_gate_may_name_an_evaluation_by_any_part_that_tells_it(name: str) -> None:
     mine = row()
