@@ -26,7 +26,10 @@ def check_engine(settings: Settings) -> None:
         hf_args(args)
     else:
         check_args(allocation.backend, args)
-    settings.words("engine-cmd")
+    if settings.words("engine-cmd") and allocation.backend == "hf":
+        raise ConfigError(
+            "--engine-cmd: the embedded engine has a server of its own", "Leave it out, or give --backend."
+        )
     _check_installed(settings, allocation.backend)
     for model in settings.get("model", []):
         checkpoint = checkpoint_of(settings, model)

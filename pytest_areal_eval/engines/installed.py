@@ -10,12 +10,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pytest_areal_eval.engines.base import describe
 from pytest_areal_eval.errors import ConfigError
 
 OWN_PATH = {"PYTHONSAFEPATH": "1"}
 """For a program of an engine's environment: what lies where pytest was started (``queue.py``, a folder ``vllm``) is no
 module of it.  An older Python than 3.11, which has no ``-P`` either, leaves it unread."""
 LIMIT_S = 30.0
+HINT = "Give a Python interpreter, ENV/bin/python."
 ASK = """
 import importlib.metadata as m, importlib.util as u, json, sys
 found = None
@@ -88,14 +90,27 @@ def release(version: str) -> tuple[int, ...]:
 
 
 def _ask(wanted: Wanted, python: str) -> tuple[str | None, bool, str]:
-    command = [python, "-c", ASK, wanted.module, *wanted.distributions]
+    """What the interpreter says, in the last line: a wrapper around it may greet first."""
+    said = _run(python, ["-c", ASK, wanted.module, *wanted.distributions])
+    try:
+        version, importable, python_version = json.loads(said.splitlines()[-1])
+    except (IndexError, TypeError, ValueError) as error:
+        answer = describe(said.strip()) or "nothing"
+        raise ConfigError(f"--engine-python={python}: asked as a Python is, it answered {answer}", HINT) from error
+    return version, importable, python_version
+
+
+def _run(python: str, arguments: Sequence[str]) -> str:
     env = {**os.environ, **OWN_PATH}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True, env=env)
-        version, importable, python_version = json.loads(done.stdout)
+        done = subprocess.run(
+            [python, *arguments], capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=True, env=env
+        )
     except subprocess.CalledProcessError as error:
-        last = (error.stderr.strip().splitlines() or ["(it said nothing)"])[-1]
-        raise ConfigError(f"--engine-python={python}: it cannot run: {last}") from error
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"--engine-python={python}: {error}", "Give a Python interpreter, ENV/bin/python.") from error
-    return version, importable, python_version
+        last = describe((error.stderr.strip().splitlines() or ["(it said nothing)"])[-1])
+        raise ConfigError(f"--engine-python={python}: it ends with {error.returncode}: {last}", HINT) from error
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(f"--engine-python={python}: no answer within {LIMIT_S:g} s", HINT) from error
+    except OSError as error:
+        raise ConfigError(f"--engine-python={python}: {error.strerror}", HINT) from error
+    return done.stdout

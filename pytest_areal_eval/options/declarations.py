@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pytest_areal_eval.options.values import (
     named_dataset,
     one_of,
+    own_path,
     positive_int,
     probability,
     seconds,
@@ -86,7 +87,7 @@ OPTIONS: tuple[Option, ...] = (
         kind="list",
         metavar="KEY=VALUE",
     ),
-    Option("engine-python", "Python interpreter of the environment that has the engine", metavar="PATH"),
+    Option("engine-python", "Python interpreter of the environment that has the engine", own_path, metavar="PATH"),
     Option("engine-cmd", "Words that start the engine's server, before its flags: 'vllm serve'", metavar="WORDS"),
     Option(
         "scheduler",
@@ -129,6 +130,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "shared-dir",
         "Folder that this machine and the cluster's nodes see (default: the run's folder under --results-dir)",
+        own_path,
         metavar="DIR",
     ),
     Option(
@@ -202,7 +204,9 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("baseline", "The run that 'baseline' means in gates such as 'reward >= baseline - 0.01'", metavar="RUN"),
     Option("gate-partial", "Decide gates on a chosen part of an evaluation too", kind="flag"),
-    Option("replay", "Score the completions of a JSONL file (by id or index); no model is run", metavar="FILE"),
+    Option(
+        "replay", "Score the completions of a JSONL file (by id or index); no model is run", own_path, metavar="FILE"
+    ),
     Option(
         "resume",
         "Go on with a run that was interrupted, --resume=RUN; alone: with the newest run of the same evaluations",
@@ -218,7 +222,7 @@ OPTIONS: tuple[Option, ...] = (
         "list",
         "NAME",
     ),
-    Option("results-dir", f"Where runs are kept (default: {RESULTS_DIR})", metavar="DIR"),
+    Option("results-dir", f"Where runs are kept (default: {RESULTS_DIR})", own_path, metavar="DIR"),
     Option(
         "order",
         "Report items as they complete or as collected (default: auto)",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -56,6 +57,11 @@ def seconds(text: str) -> float:
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not above 0 seconds")
     return value
+
+
+def own_path(text: str) -> str:
+    """A path, whose ``~`` no shell expands behind an ``=``."""
+    return os.path.expanduser(some_text(text))
 
 
 def one_of(*words: str) -> Callable[[str], str]:

@@ -48,10 +48,14 @@ def environment(folder: Path, name: str, version: str) -> str:
     info = site / f"{name}-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    python = folder / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
-    python.chmod(python.stat().st_mode | stat.S_IXUSR)
-    return str(python)
+    return executable(folder / "python", f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
+
+
+def executable(path: Path, script: str) -> str:
+    """A program that a test writes."""
+    path.write_text(script)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
 
 
 @contextmanager

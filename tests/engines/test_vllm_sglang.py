@@ -24,12 +24,10 @@ from standin.tokens import ByteTokenizer
 from pytest_areal_eval.allocation import Allocation
 from pytest_areal_eval.api import EpisodeStatus
 from pytest_areal_eval.controller import ControllerSettings, Event, RolloutController
-from pytest_areal_eval.engines import installed
 from pytest_areal_eval.engines.base import Endpoint, Engine
-from pytest_areal_eval.engines.sglang import WANTED as SGLANG
 from pytest_areal_eval.engines.sglang import SGLangEngine
-from pytest_areal_eval.engines.vllm import WANTED, VLLMEngine
-from pytest_areal_eval.errors import ConfigError, EngineLost, EngineStartError, RequestError
+from pytest_areal_eval.engines.vllm import VLLMEngine
+from pytest_areal_eval.errors import EngineLost, EngineStartError, RequestError
 from pytest_areal_eval.schedulers.local import LocalScheduler
 
 BAD = "Question 7."
@@ -352,35 +350,3 @@ def test_a_server_that_dies_keeps_what_was_finished(
     statuses = [r.episodes[0].status for r in rollouts]
     assert statuses.count(EpisodeStatus.SCORED) >= 20
     assert set(statuses) == {EpisodeStatus.SCORED, EpisodeStatus.ENGINE_LOST}
-
-
-# Versions
-
-
-def test_a_missing_engine_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "no_such_engine.py").touch()  # of the suite's, where pytest was started: not the engine
-    monkeypatch.chdir(tmp_path)
-    wanted = installed.Wanted("no_such_engine", ("no-such-engine",), "1.0", "why", "pip install no-such-engine")
-    with pytest.raises(ConfigError, match="not installed in this environment") as caught:
-        installed.require(wanted)
-    assert "pip install no-such-engine" in caught.value.hint
-
-
-@pytest.mark.parametrize(("kind", "wanted", "old"), [("vllm", WANTED, "0.9.2"), ("sglang", SGLANG, "0.5.9")])
-def test_an_old_engine_says_what_was_found_and_what_is_needed(
-    kind: str, wanted: installed.Wanted, old: str, tmp_path: Path
-) -> None:
-    python = environment(tmp_path, kind, old)
-    with pytest.raises(ConfigError, match=f"has {kind} {old}, which is too old: {wanted.minimum} is needed"):
-        installed.require(wanted, python)
-
-
-def test_a_new_engine_is_taken(kind: str, tmp_path: Path) -> None:
-    wanted = {"vllm": WANTED, "sglang": SGLANG}[kind]
-    assert installed.require(wanted, environment(tmp_path, kind, "99.1.2")) == "99.1.2"
-
-
-@pytest.mark.parametrize("python", ["/no/such/python", "/bin/false", "/etc/passwd"])
-def test_an_interpreter_that_is_none_is_named(python: str) -> None:
-    with pytest.raises(ConfigError, match=f"--engine-python={python}"):
-        installed.require(WANTED, python)

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from support.checkpoints import TINY_MATH
 
+from pytest_areal_eval.backends.checks import check_engine
 from pytest_areal_eval.backends.choice import build_engine, same_servers, unused_defaults
+from pytest_areal_eval.errors import ConfigError
 from pytest_areal_eval.options.settings import Settings
+from pytest_areal_eval.options.values import own_path
 
 
 def checkpoint(path: Path, **generation_config: Any) -> str:
@@ -47,3 +50,13 @@ def test_checkpoints_share_servers_only_with_the_same_tokenizer(
 def test_a_name_at_an_endpoint_shares_no_servers() -> None:
     settings = Settings(given={"base-url": ["http://h"]})
     assert not same_servers(settings, "gpt-x", "gpt-y")
+
+
+def test_a_home_folder_is_found_where_no_shell_does_it() -> None:
+    """A shell leaves the ``~`` of ``--engine-python=~/env/bin/python`` as it is."""
+    assert own_path("~/env/bin/python") == str(Path.home() / "env/bin/python")
+
+
+def test_words_for_another_engines_server_are_refused_rather_than_left_unread() -> None:
+    with pytest.raises(ConfigError, match="--engine-cmd: the embedded engine has a server of its own"):
+        check_engine(Settings(given={"engine-cmd": "vllm serve"}))
