@@ -142,11 +142,19 @@ def _as_messages(value: object, what: str) -> Messages:
             'Give text, or [{"role": "user", "content": "..."}].',
         )
     for message in value:
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        if not _is_message(message):
             raise DatasetError(
                 f"{what} holds {_short(message)}, which is no message", 'A message is {"role": ..., "content": ...}.'
             )
     return [dict(message) for message in value]
+
+
+def _is_message(value: object) -> bool:
+    """Whether a template has something to write: most take a message without content for an empty one."""
+    if not isinstance(value, Mapping) or not isinstance(value.get("role"), str):
+        return False
+    content = value.get("content")
+    return isinstance(content, str | list | tuple) or (content is None and bool(value.get("tool_calls")))
 
 
 def _fields(record: Record) -> str:

@@ -38,6 +38,11 @@ def test_messages_come_from_the_named_column_a_function_or_the_usual_one(
     assert messages_of(record, prompt) == messages
 
 
+def test_a_call_of_a_tool_is_a_message_without_content() -> None:
+    said = [*SAID, {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}]
+    assert messages_of({"messages": said}, None) == said
+
+
 def test_messages_are_copies() -> None:
     messages_of({"messages": SAID}, None)[0]["content"] = "changed"
     assert SAID[0]["content"] == "Be brief."
@@ -52,6 +57,9 @@ def test_messages_are_copies() -> None:
         ({"question": b"x"}, None, "neither text nor a list"),
         ({"messages": ["hello"]}, None, "holds 'hello', which is no message"),
         ({"messages": [{"content": "x"}]}, None, "which is no message"),
+        ({"messages": [{"role": "user", "text": "x"}]}, None, "which is no message"),
+        ({"messages": [{"role": "user", "content": None}]}, None, "which is no message"),
+        ({"messages": [{"role": "user", "content": 5}]}, None, "which is no message"),
         ({"question": "x"}, "qeustion", "there is no field 'qeustion', which is the prompt; the fields are: question"),
         ({"question": None}, "question", "the field 'question' is null, which is the prompt"),
         ({"question": "x"}, lambda record: None, "but None"),
