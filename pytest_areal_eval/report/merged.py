@@ -56,7 +56,7 @@ def _write(
     folder: RunFolder,
     parts: Sequence[SavedRun],
     described: dict[str, dict[str, Any]],
-    missing: str,
+    missing: Mapping[str, str],
     baseline: SavedRun | None,
 ) -> None:
     with folder:
@@ -68,7 +68,9 @@ def _write(
                     for episodes in evaluation.episodes.values():
                         for episode in episodes:
                             journal.append(episode)
-        info = _info(parts, described) | {"missing": missing}
+        told = set(missing.values()) if len(missing) == len(described) else ()
+        said = told if len(told) == 1 else [f"{name}: {text}" for name, text in missing.items()]
+        info = _info(parts, described) | {"missing": "; ".join(said)}
         folder.write_run(info | {"gates": []})
         whole = read_run(folder.path)
         for name, evaluation in whole.evaluations.items():
@@ -145,10 +147,10 @@ def _info(parts: Sequence[SavedRun], described: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def _decided(whole: SavedRun, missing: str, baseline: SavedRun | None) -> list[dict[str, Any]]:
+def _decided(whole: SavedRun, missing: Mapping[str, str], baseline: SavedRun | None) -> list[dict[str, Any]]:
     policy: Policy = settings_of(whole.info).get("gate-policy", "point")
     return [
-        _decide(whole, e.row, gate, missing, policy, baseline).to_dict(e.name)
+        _decide(whole, e.row, gate, missing.get(e.name, ""), policy, baseline).to_dict(e.name)
         for e in whole.evaluations.values()
         for gate in e.row.gates
     ]
@@ -172,8 +174,8 @@ def _reference(baseline: SavedRun, whole: SavedRun, row: Row) -> Baseline:
     raise ConfigError(f"{row.name} is not in the baseline {baseline.name}")
 
 
-def _missing_shards(parts: Sequence[SavedRun]) -> str:
-    """Which shards are not among the parts, for a person; empty where all are, or none was a shard.
+def _missing_shards(parts: Sequence[SavedRun]) -> dict[str, str]:
+    """Which of an evaluation's shards are not among the parts, for a person, by its name; nothing where all are.
 
     Raises:
         UserError: the parts are shards of different divisions.
@@ -185,8 +187,23 @@ def _missing_shards(parts: Sequence[SavedRun]) -> str:
         raise UserError(
             f"these are no shards of one division: {names}", "Merge the runs of one --shard=I/N, I from 1 to N."
         )
-    absent = [f"{i}/{n}" for n in sizes for i in range(1, n + 1) if (i, n) not in shards]
-    return f"of the shards {', '.join(absent)} {'is' if len(absent) == 1 else 'are'} missing" if absent else ""
+    planned: dict[str, dict[tuple[int, int], int]] = {}
+    for e in (e for part in parts for e in part.evaluations.values()):
+        if e.row.shard is not None:
+            planned.setdefault(e.name, {})[e.row.shard] = e.row.n_planned
+    divided = [(i, n) for n in sizes for i in range(1, n + 1)]
+    missing = {}
+    for name, counts in planned.items():
+        absent = [s for s in divided if s not in counts and (s not in shards or _holds_any(s, counts))]
+        if absent:
+            listed, verb = ", ".join(f"{i}/{n}" for i, n in absent), "is" if len(absent) == 1 else "are"
+            missing[name] = f"of the shards {listed} {verb} missing"
+    return missing
+
+
+def _holds_any(shard: tuple[int, int], others: Mapping[tuple[int, int], int]) -> bool:
+    """Whether a shard has surely items: earlier ones have as many as later ones, or one more."""
+    return any(count > 1 or (count == 1 and shard < other) for other, count in others.items())
 
 
 def _without(described: Mapping[str, Any]) -> dict[str, Any]:

@@ -202,6 +202,31 @@ def test_runs_that_are_no_shards_of_one_run_do_not_merge(suite: Suite, capsys: p
     assert "sampling.temperature is 0.0 and 0.7" in capsys.readouterr().err
 
 
+def test_an_evaluation_that_some_shards_left_out_is_not_taken_for_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shard(number: int, *names: str, items: str = "ab", of: int = 2) -> str:
+        evaluations = {name: [episode(f"{i}{number}", reward=1.0) for i in items] for name in names}
+        info = {"settings": {"given": {"shard": [number, of]}}}
+        folder = tmp_path / f"{number}-{'-'.join(names)}-{items}"
+        return str(write_run(folder, evaluations, info=info, n_total=4, gates=["reward >= 0.5"]))
+
+    def merge(*parts: str) -> tuple[int, str]:
+        status = main(["merge", *parts, f"--results-dir={tmp_path / 'merged'}"])
+        return status, "".join(capsys.readouterr())
+
+    status, out = merge(shard(1, "gsm", "math"), shard(2, "gsm"))
+    assert status == 1
+    assert "gate PASS  gsm: reward" in out
+    assert "gate SKIP  math: reward >= 0.5 skipped: of the shards 2/2 is missing" in out
+    assert "not the whole run: math: of the shards 2/2 is missing" in out
+    assert merge(shard(1, "gsm", "few", items="a"), shard(2, "gsm", items="a"))[0] == 0  # the second one has none
+    whole = write_run(tmp_path / "whole", {"gsm": [episode("x"), episode("y")]}, n_total=4)
+    status, out = merge(shard(1, "gsm"), str(whole))
+    assert status == 2
+    assert "these are no shards of one division: 1-gsm-ab (1/2), whole (whole)" in out
+
+
 def test_every_run_that_a_journal_may_hold_is_read(tmp_path: Path) -> None:
     """A plain script's episodes have no evaluation and no description."""
     from support.runs import episode
