@@ -87,6 +87,19 @@ def test_the_replica_with_the_fewest_in_flight_is_taken_and_ties_go_in_turn() ->
     assert sorted(run(scenario())) == ["b", "b", "b", "c", "c", "c"]
 
 
+def test_requests_that_share_a_beginning_follow_each_other_until_their_replica_is_the_busier() -> None:
+    async def scenario() -> list[str]:
+        members, (one, other) = replicas("a", "b")
+        taken = [(await members.take(Clock(None), near="item")).name for _ in range(5)]
+        home = {"a": one, "b": other}[taken[-1]]
+        members.suspect(home)
+        return [*taken, (await members.take(Clock(None), near="item")).name]
+
+    first, *more = run(scenario())
+    second = "ab".replace(first, "")
+    assert more == [first, first, first, second, first]
+
+
 def test_a_replica_in_doubt_gets_nothing_until_its_health_answers() -> None:
     async def scenario() -> None:
         members, (one,) = replicas("a")
@@ -121,9 +134,8 @@ def test_a_refusal_halves_the_window_once_and_answers_open_it_again() -> None:
             await members.take(Clock(None))
         for _ in range(8):
             members.refused(one, 0.05)
-        assert one.window == 4
-        for _ in range(8):
             members.give_back(one)
+        assert one.window == 4
         started = asyncio.get_running_loop().time()
         await asyncio.gather(*(members.take(Clock(None)) for _ in range(4)))
         assert 0.05 <= asyncio.get_running_loop().time() - started < 0.5
