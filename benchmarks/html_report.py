@@ -12,6 +12,7 @@ import resource
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from machine import ROOT, header, table
@@ -83,25 +84,25 @@ def _write_run(folder: Path, n_items: int, n_samples: int, chars: int) -> None:
         for number, item_id in enumerate(ids):
             prompt = text(400)
             for index in range(n_samples):
-                right = draw.random() < number / n_items
-                episode = Episode(
-                    evaluation="test_large",
-                    item_id=item_id,
-                    index=index,
-                    status=EpisodeStatus.SCORED,
-                    reward=float(right),
-                    prompt=prompt,
-                    completion=text(chars),
-                    extracted=str(draw.randint(0, 99)),
-                    gold=str(number % 100),
-                    stop_reason="stop",
-                    input_tokens=100,
-                    output_tokens=draw.randint(50, 900),
-                    latency_s=draw.expovariate(0.3),
-                    started_at=1.7e9 + number / 20,
-                    replica=f"eval-rollout/{number % 12}",
-                )
-                journal.append(episode)
+                reward = float(draw.random() < number / n_items)
+                made = _episode(item_id, number, draw)
+                journal.append(replace(made, index=index, reward=reward, prompt=prompt, completion=text(chars)))
+
+
+def _episode(item_id: str, number: int, draw: random.Random) -> Episode:
+    return Episode(
+        evaluation="test_large",
+        item_id=item_id,
+        gold=str(number % 100),
+        status=EpisodeStatus.SCORED,
+        extracted=str(draw.randint(0, 99)),
+        stop_reason="stop",
+        input_tokens=100,
+        output_tokens=draw.randint(50, 900),
+        latency_s=draw.expovariate(0.3),
+        started_at=1.7e9 + number / 20,
+        replica=f"eval-rollout/{number % 12}",
+    )
 
 
 SEARCH = "document.getElementById('search')"

@@ -146,18 +146,8 @@ def slope(runs: Sequence[Measured], value: str) -> float:
 def cost_table(at: Bench, counts: Sequence[int], rounds: int) -> str:
     """CPU and memory of a sample, by slope."""
     bare = [at.bare(rows) for _ in range(rounds) for rows in counts]
-    lines: list[tuple[object, ...]] = [
-        (
-            "bare pytest",
-            "-",
-            f"{slope(bare, 'cpu_s') * 1e3:.2f}",
-            "-",
-            "-",
-            f"{slope(bare, 'rss_kb'):.1f}",
-            "-",
-            "-",
-        )
-    ]
+    cpu_ms, rss_kb = f"{slope(bare, 'cpu_s') * 1e3:.2f}", f"{slope(bare, 'rss_kb'):.1f}"
+    lines: list[tuple[object, ...]] = [("bare pytest", "-", cpu_ms, "-", "-", rss_kb, "-", "-")]
     for form in FORMS:
         for in_flight in (64, 256):
             runs = [at.evaluate(form, rows, in_flight) for _ in range(rounds) for rows in counts]
@@ -177,16 +167,8 @@ def cost_table(at: Bench, counts: Sequence[int], rounds: int) -> str:
                 )
             )
             print(lines[-1], file=sys.stderr)
-    columns = (
-        "suite",
-        "C",
-        "pytest ms",
-        "graders ms",
-        "CPU ms a sample",
-        "RSS kB a row",
-        "in flight: mean, peak",
-    )
-    return table((*columns, "server busy"), lines)
+    costs = ("pytest ms", "graders ms", "CPU ms a sample", "RSS kB a row")
+    return table(("suite", "C", *costs, "in flight: mean, peak", "server busy"), lines)
 
 
 def place_table(rows_per_place: int) -> str:
