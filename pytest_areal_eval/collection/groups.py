@@ -42,7 +42,6 @@ class Group:
         sampling: how they sample.
         template: their chat template arguments.
         ready: tests whose rollouts are done and not yet reported, in the order of completion.
-        xfail_reason: why its gates are expected to fail, if they are.
     """
 
     key: str
@@ -59,7 +58,6 @@ class Group:
     sampling: GenerationHyperparameters | None = None
     template: Mapping[str, Any] = field(default_factory=dict)
     ready: deque[pytest.Item] = field(default_factory=deque)
-    xfail_reason: str | None = None
 
     @property
     def extra_arguments(self) -> list[str]:

@@ -21,12 +21,12 @@ UNDECIDED = ("skip", "inconclusive")
 
 @dataclass(frozen=True)
 class Decided:
-    """A gate's verdict and the test that carries it."""
+    """A gate's verdict and the test that carries it; it may be expected to fail: a reason, and whether strictly."""
 
     nodeid: str
     row: Row
     verdict: Verdict
-    expected_failure: str | None
+    expected_failure: tuple[str, bool] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """For ``run.json``."""
@@ -61,7 +61,7 @@ def decide_gates(
                 verdict = decide(gate, summary, partial_reason=partial, policy=policy, baseline=reference)
             except ConfigError as error:
                 verdict = undecided(gate, summary, error)
-            found = Decided(f"{row.key}::gate[{gate}]", row, verdict, row.xfail_reason)
+            found = Decided(f"{row.key}::gate[{gate}]", row, verdict, row.expected_failure())
             _report(session, found)
             decided.append(found)
     return decided
@@ -92,8 +92,9 @@ def _phase(found: Decided, location: Any, when: Any) -> pytest.TestReport:
         duration=0.0,
         user_properties=_properties(found.verdict),
     )
-    if when == "call" and found.expected_failure is not None and found.verdict.outcome not in UNDECIDED:
-        report.wasxfail = found.expected_failure
+    expected = found.expected_failure if when == "call" and found.verdict.outcome not in UNDECIDED else None
+    if expected is not None and outcome != "failed":
+        report.wasxfail = expected[0]
     return report
 
 
@@ -101,11 +102,14 @@ def _outcome(found: Decided) -> tuple[Outcome, Any]:
     verdict = found.verdict
     if verdict.outcome in UNDECIDED:
         return "skipped", (found.row.file, 0, f"Skipped: {verdict.message}")
-    if verdict.outcome == "pass":
-        return "passed", None
+    expected = found.expected_failure
+    if verdict.outcome == "pass":  # as pytest has it of an unexpected pass
+        return (
+            ("failed", f"[XPASS(strict)] {expected[0]}") if expected is not None and expected[1] else ("passed", None)
+        )
     examples = found.row.example_lines() if verdict.value is not None else []
     text = "\n".join([f"{found.row.name}: {verdict.message}", *examples])
-    return ("skipped" if found.expected_failure is not None else "failed"), text
+    return ("skipped" if expected is not None else "failed"), text
 
 
 def _properties(verdict: Verdict) -> list[tuple[str, object]]:

@@ -39,7 +39,7 @@ class Row:
         missed_nodes: node ids of its missed tests.
         examples: its worst items below the pass mark, the worst first.
         started_at, ended_at: Unix times of its first rollout's start and its last one's end.
-        xfail_reason: why its gates are expected to fail, if they are.
+        xfails: of the items marked xfail, the reason, and whether the mark showed to be strict.
     """
 
     key: str
@@ -59,7 +59,7 @@ class Row:
     examples: list[Example] = field(default_factory=list)
     started_at: float = 0.0
     ended_at: float = 0.0
-    xfail_reason: str | None = None
+    xfails: dict[str, tuple[str, bool]] = field(default_factory=dict)
     _summary: tuple[int, Summary] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -83,6 +83,13 @@ class Row:
             pass_mark=self.pass_mark,
             ks=[gate.k for gate in self.gates if gate.k is not None and gate.k <= self.n_samples],
         )
+
+    def expected_failure(self) -> tuple[str, bool] | None:
+        """Why its gates are expected to fail, and whether strictly: all of its items are marked so."""
+        marked = self.xfails.keys() >= self.results.keys()
+        if not marked or not self.xfails:
+            return None
+        return next(iter(self.xfails.values()))[0], any(strict for _, strict in self.xfails.values())
 
     def keep(self, item_id: str, example: Example | None) -> None:
         """Take an item for :attr:`examples` if it is one of the worst; with None it is none any more."""
@@ -138,7 +145,9 @@ class Scoreboard:
         vars(report)["areal_eval"] = _ONLY_WORD[carried["word"]]
         row.results[result.item_id] = result
         row._summary = None
-        row.xfail_reason = carried["xfail"]
+        row.xfails.pop(result.item_id, None)  # of an earlier time
+        if carried["xfail"] is not None:
+            row.xfails[result.item_id] = tuple(carried["xfail"])
         row.keep(result.item_id, Example.from_dict(carried["example"]) if "example" in carried else None)
         row.missed_nodes.discard(report.nodeid)  # of an earlier time
         if carried["word"]:

@@ -114,7 +114,7 @@ def annotate(item: pytest.Item, call_info: pytest.CallInfo[None], report: pytest
     del item.stash[_PICKED]
     session = item.config.stash[SESSION]
     session.inbox.forget(item)
-    _expected_failure_is_the_gates(group, call_info, report)
+    expected = _expected_failure_is_the_gates(call_info, report)
     report.duration = rollout.duration_s
     report.start, report.stop = rollout.started_at, rollout.started_at + rollout.duration_s
     result = ItemResult(rollout.item_id, tuple(EpisodeResult.from_episode(e) for e in rollout.episodes))
@@ -122,7 +122,7 @@ def annotate(item: pytest.Item, call_info: pytest.CallInfo[None], report: pytest
     carried = {
         "group": group.key,
         "word": MISSED if missed else "",
-        "xfail": group.xfail_reason,
+        "xfail": expected,
         "result": result.to_dict(),
     }
     if rollout.reward < group.plan.spec.pass_mark:
@@ -140,17 +140,27 @@ def _disarm(report: pytest.TestReport) -> None:
     report.sections = [(title, printable(content)) for title, content in report.sections]
 
 
-def _expected_failure_is_the_gates(group: Group, call_info: pytest.CallInfo[None], report: pytest.TestReport) -> None:
-    """``xfail`` on an evaluation speaks of its gates: an item whose body held is no unexpected pass."""
+def _expected_failure_is_the_gates(
+    call_info: pytest.CallInfo[None], report: pytest.TestReport
+) -> tuple[str, bool] | None:
+    """``xfail`` on an evaluation speaks of its gates: an item whose body held is no unexpected pass.
+
+    Returns:
+        The mark's reason, and whether it showed to be strict; None without a mark (``pytest.xfail()`` is none).
+    """
     reason = getattr(report, "wasxfail", None)
     strict = isinstance(report.longrepr, str) and report.longrepr.startswith("[XPASS(strict)]")
+    if call_info.excinfo is not None:
+        own = isinstance(call_info.excinfo.value, pytest.xfail.Exception)
+        return (reason, False) if reason is not None and not own else None
     if reason is None and not strict:
-        return
-    group.xfail_reason = reason if reason is not None else str(report.longrepr).partition("] ")[2]
-    if call_info.excinfo is None:
-        report.outcome, report.longrepr = "passed", None
-        if reason is not None:
-            del report.wasxfail
+        return None
+    if reason is None:
+        reason = str(report.longrepr).partition("] ")[2]
+    else:
+        del report.wasxfail
+    report.outcome, report.longrepr = "passed", None
+    return reason, strict
 
 
 def score_properties(rollout: Rollout) -> list[tuple[str, object]]:
