@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from pytest_areal_eval.api import GenerationHyperparameters
 from pytest_areal_eval.collection.decorator import SAMPLING
 from pytest_areal_eval.errors import ConfigError
@@ -13,8 +15,6 @@ from pytest_areal_eval.options.settings import Settings
 from pytest_areal_eval.rewards.values import DEFAULT_RANGE
 
 if TYPE_CHECKING:
-    import pytest
-
     from pytest_areal_eval.collection.groups import Group
 
 
@@ -112,7 +112,8 @@ def build_workflow(group: Group, controller: Any, settings: Settings, arguments:
     plan, spec = group.plan, group.plan.spec
     if plan.is_async:
         shared = {name: arguments[name] for name in group.extra_arguments} | dict(group.params)
-        return TestBodyWorkflow(group.items[0].obj, shared, strict=plan.strict)
+        failures = (AssertionError, pytest.fail.Exception)
+        return TestBodyWorkflow(group.items[0].obj, shared, strict=plan.strict, failures=failures)
     kwargs = dict(spec.workflow_kwargs)
     known = {
         "reward_fn": spec.reward_fn,

@@ -17,13 +17,22 @@ class TestBodyWorkflow:
         function: ``async def test(item, engine, ...)``.
         shared: further arguments, the same objects for every episode.
         strict: whether an assertion that holds means reward 1 where the function returns nothing.
+        failures: what a failed assertion raises.
     """
 
     __test__ = False  # pytest shall not collect it
 
-    def __init__(self, function: Callable[..., Any], shared: Mapping[str, Any], *, strict: bool) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        shared: Mapping[str, Any],
+        *,
+        strict: bool,
+        failures: tuple[type[BaseException], ...] = (AssertionError,),
+    ) -> None:
         self.function = function
         self.strict = strict
+        self._failures = failures
         self._arguments = set(inspect.signature(function).parameters)
         self._shared = dict(shared)
 
@@ -33,7 +42,7 @@ class TestBodyWorkflow:
         arguments = {name: value for name, value in (self._shared | own).items() if name in self._arguments}
         try:
             reward = await self.function(**arguments)
-        except AssertionError as error:
+        except self._failures as error:
             if not self.strict:
                 raise
             return Score(0.0, failure=_user_frames(error, self.function))

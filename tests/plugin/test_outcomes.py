@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -62,11 +63,15 @@ def test_an_async_test_with_assertions_fails_where_they_fail(suite: Suite) -> No
     @evaluation([{"id": f"g{n}", "question": f"q{n}", "answer": f"a{n}"} for n in range(3)])
     async def test_own(item, engine):
         reply = await engine.chat([{"role": "user", "content": item["question"]}])
+        if item["id"] == "g2":
+            pytest.fail("as an assertion does")
         assert reply.text == item["answer"]
     """
-    result = suite(source=source).runpytest()
-    assert result.parseoutcomes() == {"passed": 2, "failed": 1}
+    result = suite(source=f"import pytest\n{textwrap.dedent(source)}").runpytest()
+    assert result.parseoutcomes() == {"passed": 1, "failed": 2}
     result.stdout.fnmatch_lines(["*assert*'wrong' == 'a1'*"])
+    result.stdout.fnmatch_lines(["Failed: as an assertion does"])
+    result.stdout.no_fnmatch_line("*errors*")
 
 
 def test_a_gate_that_holds_is_one_more_test(suite: Suite) -> None:
@@ -140,6 +145,33 @@ def test_xfail_speaks_of_the_gate(suite: Suite) -> None:
     result = suite(source=source).runpytest()
     assert result.parseoutcomes() == {"passed": 4, "missed": 2, "xfailed": 1}
     assert result.ret == pytest.ExitCode.OK
+
+
+def test_an_unexpected_pass_of_a_strict_mark_fails_and_one_items_word_is_not_the_gates(suite: Suite) -> None:
+    """A gate was waved through where one item's body said ``pytest.xfail()``, and a strict mark was not kept."""
+    source = """
+    import pytest
+    from pytest_areal_eval import evaluation
+
+    ROWS = [{"id": f"g{n}", "question": f"q{n}", "answer": f"a{n}"} for n in range(3)]
+    right = lambda prompt, completions, *ids, answer, **kw: float(completions == answer)
+
+    @pytest.mark.xfail(reason="mended", strict=True)
+    @evaluation(ROWS, gates=["reward >= 0.1"], reward_fn=right)
+    def test_mended(rollout):
+        pass
+
+    @evaluation(ROWS, gates=["reward >= 0.9"], reward_fn=right)
+    def test_weak(rollout, item):
+        if item["id"] == "g1":
+            pytest.xfail("this one")
+    """
+    result = suite(source=source).runpytest("-rf")
+    assert result.parseoutcomes() == {"passed": 4, "missed": 1, "xfailed": 1, "failed": 2}
+    result.stdout.fnmatch_lines(
+        ["*test_mended::gate* - *XPASS(strict)* mended", "*test_weak::gate* - test_weak: reward*"]
+    )
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
 def test_a_workflow_that_raises_fails_its_item_and_counts_as_an_error(suite: Suite) -> None:
