@@ -104,6 +104,11 @@ def test_an_override_changes_its_key(text: str, key: tuple[Any, ...], value: Any
     assert found == value
 
 
+def test_a_mapping_within_a_mapping_is_merged_as_well() -> None:
+    tree = changed("+actor.scheduling_spec.0.env_vars.A=x", "actor.scheduling_spec.0={env_vars: {B: y}}")
+    assert tree["actor"]["scheduling_spec"] == [{"gpu": 1, "env_vars": {"A": "x", "B": "y"}}]
+
+
 def test_a_removal_takes_the_key_away() -> None:
     assert "ref" not in changed("~ref")
     assert "seed" not in changed("~seed=1")
