@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Coroutine
+from contextlib import nullcontext
 from random import Random
 from typing import Any, TypeVar
 
@@ -66,9 +67,12 @@ class FakeEngine:
         raise OSError("the server is gone")
 
 
-def client(engine: FakeEngine, members: Replicas, **settings: Any) -> EngineClient:
+def client(
+    engine: FakeEngine, members: Replicas, told: list[RequestError] | None = None, **settings: Any
+) -> EngineClient:
     chosen = ControllerSettings(**{"backoff_s": 0.01, **settings})
-    return EngineClient(engine, members, None, chosen, Random(0))  # type: ignore[arg-type]
+    refused = [] if told is None else told
+    return EngineClient(engine, members, None, chosen, Random(0), on_refused=refused.append)  # type: ignore[arg-type]
 
 
 def gaps(engine: FakeEngine) -> list[float]:
@@ -211,6 +215,26 @@ def test_a_permanent_refusal_is_not_retried() -> None:
     with pytest.raises(RequestError, match=r"refused the request \(attempt 1\): unknown field\nDrop it\."):
         run(client(engine, members).generate(ModelRequest(), Clock(None), Progress()))
     assert len(engine.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "ends"),
+    [
+        (["404"], True),
+        (["ok", "404"], False),  # the address is right, so it is this request
+        (["400"], False),
+        (["ok", "401"], True),
+    ],
+)
+def test_an_answer_that_every_request_would_get_is_told(script: list[str], ends: bool) -> None:
+    steps = [step if step == "ok" else RequestError(step, status=int(step)) for step in script]
+    members, _ = replicas("a")
+    told: list[RequestError] = []
+    asking = client(FakeEngine(*steps), members, told)
+    for step in script:
+        with nullcontext() if step == "ok" else pytest.raises(RequestError, match=step):
+            run(asking.generate(ModelRequest(), Clock(None), Progress()))
+    assert [error.status for error in told] == ([int(script[-1])] if ends else [])
 
 
 def test_a_retry_avoids_the_replica_that_failed() -> None:
