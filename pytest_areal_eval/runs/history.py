@@ -194,7 +194,7 @@ def wanted(settings: Settings) -> tuple[Purpose, str] | None:
 
 
 def find(purpose: Purpose, text: str, results_dir: Path, evaluations: Sequence[str]) -> Path:
-    """The run that is meant; ``newest`` is the newest one of the same evaluations.
+    """The run that is meant; ``newest`` is the newest of the same evaluations that has answers.
 
     Raises:
         UserError: there is none, or it was itself made from another run.
@@ -214,15 +214,17 @@ def find(purpose: Purpose, text: str, results_dir: Path, evaluations: Sequence[s
 
 
 def _newest(results_dir: Path, evaluations: set[str]) -> Path | None:
-    found: list[tuple[float, Path]] = []
+    found: list[tuple[bool, float, Path]] = []
     for path in list_runs(results_dir):
         try:
             info = RunFolder(path).read_run()
         except JournalError:
             continue  # a damaged one is nobody's newest
         if set(info.get("evaluations", {})) == evaluations and not info.get("rescored_from"):
-            found.append((float(info.get("started_at", 0.0)), path))
-    return max(found)[1] if found else None
+            # One that was refused, or whose engine did not start, has nothing to go on with.
+            answered = any(file.stat().st_size for file in path.glob("episodes*.jsonl"))
+            found.append((answered, float(info.get("started_at", 0.0)), path))
+    return max(found)[-1] if found else None
 
 
 def with_settings_of(path: Path, settings: Settings) -> Settings:

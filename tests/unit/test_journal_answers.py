@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.runs import episode
+from support.runs import episode, write_run
 
 from pytest_areal_eval.api import GIVEN_UP, EpisodeStatus, ModelRequest
 from pytest_areal_eval.journal import Answer, Journal, Problem, finished_and_owed, latest_answers, request_key
-from pytest_areal_eval.runs.history import History
+from pytest_areal_eval.runs.history import NEWEST, History, find
 
 
 def answer(item: str, request: int = 1, index: int = 0, text: str = "x", evaluation: str = "") -> Answer:
@@ -82,3 +82,12 @@ def test_a_request_that_asks_for_a_form_is_another_one() -> None:
     keys = [request_key(ModelRequest(input_ids=[1, 2], metadata=metadata)) for metadata in asked]
     assert keys[0] == keys[1]
     assert len(set(keys)) == 3
+
+
+def test_the_newest_run_is_one_that_has_answers(tmp_path: Path) -> None:
+    """A session that was refused leaves a run; to resume that one would be to begin anew."""
+    answered = write_run(tmp_path / "answered", {"e": [episode("a")]}, info={"started_at": 1.0})
+    empty = write_run(tmp_path / "empty", {"e": []}, info={"started_at": 2.0})
+    assert find("resume", NEWEST, tmp_path, ["e"]) == answered
+    (empty / "episodes.gw0.jsonl").write_text("{}\n")  # of a worker
+    assert find("resume", NEWEST, tmp_path, ["e"]) == empty
