@@ -11,7 +11,8 @@ from support.runs import episode, write_run
 
 from pytest_areal_eval.api import GIVEN_UP, EpisodeStatus, ModelRequest
 from pytest_areal_eval.journal import Answer, Journal, Problem, finished_and_owed, latest_answers, request_key
-from pytest_areal_eval.runs.history import NEWEST, History, find
+from pytest_areal_eval.options.declarations import NEWEST
+from pytest_areal_eval.runs.history import History, find
 
 
 def answer(item: str, request: int = 1, index: int = 0, text: str = "x", evaluation: str = "") -> Answer:
