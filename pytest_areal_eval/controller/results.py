@@ -20,8 +20,12 @@ class _Want:
     ids: tuple[int, ...] | None
     missing: set[int]
 
-    def met(self, done: int) -> bool:
-        return done >= self.count if self.ids is None else not self.missing
+    def met(self, done: Collection[int]) -> bool:
+        if self.ids is None:
+            return len(done) >= self.count
+        if not self.missing:  # another thread may have taken what was there
+            self.missing = {task_id for task_id in self.ids if task_id not in done}
+        return not self.missing
 
 
 class Results:
@@ -85,12 +89,14 @@ class Results:
         """See :meth:`RolloutController.wait`; ``oldest`` describes the item that has run longest."""
         if count is not None and count <= 0:
             raise ValueError(f"count must be positive, got {count}")
+        if ids is not None and len(set(ids)) < len(ids):
+            raise ValueError(f"ids {list(ids)} name a task twice; each rollout is handed out once")
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
             want = self._want(count, ids)
             self._wants.append(want)
             try:
-                while not want.met(len(self._done)):
+                while not want.met(self._done):
                     self._check_possible(want)
                     left_s = None if deadline is None else deadline - time.monotonic()
                     if left_s is not None and left_s <= 0:
@@ -104,7 +110,7 @@ class Results:
     def _want(self, count: int | None, ids: Sequence[int] | None) -> _Want:
         if ids is None:
             return _Want(len(self._done) + self._to_come if count is None else count, None, set())
-        return _Want(len(ids), tuple(ids), {i for i in ids if i not in self._done})
+        return _Want(len(ids), tuple(ids), set())
 
     def _check_possible(self, want: _Want) -> None:
         if self._closed:
@@ -122,7 +128,7 @@ class Results:
     def _notify(self, task_id: int) -> None:
         for want in self._wants:
             want.missing.discard(task_id)
-        if any(want.met(len(self._done)) for want in self._wants):
+        if any(want.met(self._done) for want in self._wants):
             self._changed.notify_all()
 
     def _got(self, want: _Want) -> str:

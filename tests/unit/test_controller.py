@@ -7,6 +7,7 @@ import gc
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -141,6 +142,17 @@ def test_a_time_out_names_the_oldest_item_and_keeps_what_is_done() -> None:
 def test_a_count_that_is_not_positive_is_refused(count: int) -> None:
     with running() as (controller, _), pytest.raises(ValueError, match=f"count must be positive, got {count}"):
         controller.wait(count)
+
+
+def test_a_rollout_that_two_threads_wait_for_goes_to_one_and_the_other_is_told() -> None:
+    with running(LocalEngine(pausing)) as (controller, _), ThreadPoolExecutor(2) as threads:
+        task = controller.submit({"q": "1"}, Ask())
+        waiting = [threads.submit(controller.wait, timeout=5, ids=[task]) for _ in range(2)]
+        ended = [one.exception() for one in waiting]
+        assert [type(error) for error in ended if error is not None] == [ValueError]
+        assert "was handed out already" in "".join(map(str, ended))
+        with pytest.raises(ValueError, match="name a task twice"):
+            controller.wait(ids=[task, task])
 
 
 def test_waiting_for_more_than_is_outstanding_is_refused() -> None:
