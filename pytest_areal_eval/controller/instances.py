@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_areal_eval.controller.placement import Placement
 from pytest_areal_eval.controller.settings import Needs
-from pytest_areal_eval.engines.base import Endpoint, Gang, Launch
+from pytest_areal_eval.engines.base import Endpoint, Gang, Launch, describe
 from pytest_areal_eval.engines.flags import as_flags
 from pytest_areal_eval.errors import SchedulerError
 from pytest_areal_eval.redact import redact_text
@@ -22,6 +22,8 @@ STOP_GRACE_S = 5.0
 STOP_LIMIT_S = 20.0
 """After the grace, Slurm takes 13 s to give up on a node that is dead."""
 TAIL_LINES = 20
+LINE_CHARS = 500
+"""What a message takes of one line of a log: vLLM lists all of a model's parameters in one."""
 STAGE_LINES = 400
 ERROR = re.compile(r"(?:^|[\s.])\w*(?:Error|Exception)\b: .")
 
@@ -106,7 +108,7 @@ class Instances:
         tail = await asyncio.to_thread(self._scheduler.log_tail, handle, STAGE_LINES if stages else 1)
         lines = tail.strip().splitlines()
         found = (does for line in reversed(lines) for pattern, does in stages if re.search(pattern, line))
-        return ": ".join([next(found, "loads"), *(line.strip() for line in lines[-1:])])
+        return ": ".join([next(found, "loads"), *(describe(line.strip()) for line in lines[-1:])])
 
     def log_path(self, handle: Handle) -> str:
         """Where its log is."""
@@ -119,9 +121,10 @@ class Instances:
         # What ends a server is often followed by hundreds of lines about its ending.
         first = next((line.strip() for line in lines[:-TAIL_LINES] if ERROR.search(line)), "")
         log = f"{self.log_path(handle)}, its end:" if lines else f"{self.log_path(handle)} (empty)"
-        said = [f"its first error: {first}"] if first else []
+        said = [f"its first error: {describe(first, LINE_CHARS)}"] if first else []
+        ends = [describe(line, LINE_CHARS) for line in lines[-TAIL_LINES:]]
         why = why.partition(LAST_LINE)[0]  # the log's end follows
-        return "\n".join([why, *said, f"command: {self._command(handle)}", f"log: {log}", *lines[-TAIL_LINES:]])
+        return "\n".join([why, *said, f"command: {self._command(handle)}", f"log: {log}", *ends])
 
     def _stop(self, handle: Handle) -> None:
         with self._lock:

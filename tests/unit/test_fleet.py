@@ -198,6 +198,7 @@ class Scripted:
         self._by_handle: dict[Handle, list[Status | Exception]] = {}
         self.started: list[InstanceSpec] = []
         self.stopped: list[Handle] = []
+        self.log = "slurmstepd: error: Detected 1 oom_kill event"
 
     def capacity(self) -> Capacity:
         return Capacity(self.nodes)
@@ -227,7 +228,7 @@ class Scripted:
         self.stopped += handles
 
     def log_tail(self, handle: Handle, lines: int = 50) -> str:
-        return "slurmstepd: error: Detected 1 oom_kill event"
+        return self.log
 
     def log_path(self, handle: Handle) -> str:
         return "/logs/role_0.log"
@@ -329,6 +330,16 @@ def test_how_an_instance_was_lost_is_told_once() -> None:
     assert str(caught.value).startswith("the engine did not start; role/0, attempt 1: oom-kill event in step 4312.0\n")
     assert "log: /logs/role_0.log" in str(caught.value)
     assert "Detected 1 oom_kill event" in str(caught.value)
+
+
+def test_of_a_long_line_in_a_log_the_beginning_is_told() -> None:
+    """vLLM names all parameters of a model in one, twice."""
+    scripted = Scripted([[_gone(exit_code=1)]])
+    scripted.log = "\n".join([f"ValueError: no parameter named x: {'y' * 9000}", *["more"] * 30, "z" * 9000])
+    with pytest.raises(EngineStartError) as caught, running(StandinEngine(), scripted, restarts=0):
+        pass
+    assert "its first error: ValueError: no parameter named x: yyy" in str(caught.value)
+    assert max(len(line) for line in str(caught.value).splitlines()) < 600
 
 
 def test_a_loss_without_a_reason_is_told_by_its_kind() -> None:
