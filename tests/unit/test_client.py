@@ -118,6 +118,17 @@ def test_a_replica_in_doubt_gets_nothing_until_its_health_answers() -> None:
     run(scenario())
 
 
+def test_a_clock_stands_still_until_the_last_of_an_episodes_requests_has_a_replica() -> None:
+    async def scenario() -> None:
+        async with Clock(0.05) as clock:
+            with clock.stopped():
+                with clock.stopped():
+                    pass
+                await asyncio.sleep(0.1)
+
+    run(scenario())
+
+
 def test_nobody_waits_for_replicas_that_will_never_come() -> None:
     async def scenario() -> None:
         members, (one,) = replicas("a")
