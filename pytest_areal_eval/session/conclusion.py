@@ -45,7 +45,7 @@ class Conclusion:
         self.owner: Owner | None = None
         self.termination = Termination()
         self._reference: Reference | None = None
-        self._interrupted = False
+        self._interrupted = self._cut_short = False
         run.rows = lambda: list(self.board.rows.values())
 
     def begin(self, session: pytest.Session) -> None:
@@ -137,7 +137,8 @@ class Conclusion:
         for line, markup in _engine_lines(self.run.events):
             reporter.write_line(line, **markup)
         if self.run.folder is not None:
-            more = "; to go on: the same command and --resume" if self._interrupted or failure is not None else ""
+            cut_short = self._cut_short or failure is not None
+            more = "; to go on: the same command and --resume" if cut_short else ""
             reporter.write_line(printable(f"run: {_relative(self.run.folder.path, self.config)}{more}"))
             dump = self.evaluations.settings.get("dump")
             if dump is not None:
@@ -146,6 +147,7 @@ class Conclusion:
     def interrupt(self, error: BaseException) -> None:
         """The session ends before its end: with Ctrl-C, SIGTERM or ``pytest.exit``."""
         self._interrupted = isinstance(error, KeyboardInterrupt)
+        self._cut_short = self._interrupted and not isinstance(error, pytest.Session.Interrupted)  # which --sw raises
         if self.owner is not None:
             self.owner.interrupt()
 
