@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.allocation import Allocation
 from pytest_areal_eval.api import TOP_K_OFF, ModelRequest, ModelResponse
+from pytest_areal_eval.engines.answers import parse_chat
 from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo, Launch, TransientError, describe
 from pytest_areal_eval.engines.hf import HFEngine
 from pytest_areal_eval.engines.http import MALFORMED, get_json, openai_path, post_json, token_budget
@@ -19,7 +20,7 @@ from pytest_areal_eval.engines.schemas import of_openai
 from pytest_areal_eval.engines.server import ServerSpec
 from pytest_areal_eval.engines.sglang import SGLangEngine
 from pytest_areal_eval.engines.vllm import VLLMEngine
-from pytest_areal_eval.engines.wire import exchange, parse_chat, refuse_beam_search, wants_logprobs
+from pytest_areal_eval.engines.wire import exchange, refuse_beam_search, wants_logprobs
 from pytest_areal_eval.errors import RequestError
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_areal_eval.api import ModelRequest
+from pytest_areal_eval.engines.answers import parse_chat, parse_generate
 from pytest_areal_eval.engines.base import EngineInfo
-from pytest_areal_eval.engines.wire import Form, chat_body, generate_body, parse_chat, parse_generate
+from pytest_areal_eval.engines.wire import Form, chat_body, generate_body
 from pytest_areal_eval.errors import RequestError
 
 _FORMATS = {"iVBOR": "image/png", "/9j/": "image/jpeg", "R0lGOD": "image/gif", "UklGR": "image/webp", "Qk": "image/bmp"}

@@ -8,20 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import ModelRequest, ModelResponse
+from pytest_areal_eval.engines.answers import parse_chat
 from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Gang, Launch, TransientError, describe
 from pytest_areal_eval.engines.http import MALFORMED, get_json, post_json
 from pytest_areal_eval.engines.installed import Wanted
 from pytest_areal_eval.engines.pictures import PICTURED_GENERATE
 from pytest_areal_eval.engines.server import Program, ServerSpec, context_of, recommended
-from pytest_areal_eval.engines.wire import (
-    CHAT,
-    GENERATE,
-    Form,
-    abort_request,
-    ask,
-    chat_body,
-    parse_chat,
-)
+from pytest_areal_eval.engines.wire import CHAT, GENERATE, Form, abort_request, ask, chat_body
 
 if TYPE_CHECKING:
     import aiohttp

@@ -1,19 +1,19 @@
-"""Three request forms and their answers: SGLang's ``/generate``, ``/v1/completions`` with ids, chat with messages.
+"""Three request forms: SGLang's ``/generate``, ``/v1/completions`` with ids, chat with messages.
 
 Invariant: every sampling setting is sent, also those at their default, so that a checkpoint's own
-``generation_config.json`` changes nothing.  Parsers raise one of ``MALFORMED`` on a body of another form.
+``generation_config.json`` changes nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_areal_eval.api import TOP_K_OFF, ModelRequest, ModelResponse, StopReason, has_pictures
+from pytest_areal_eval.api import TOP_K_OFF, ModelRequest, ModelResponse, has_pictures
+from pytest_areal_eval.engines.answers import check_fields, parse_chat, parse_completion, parse_generate
 from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo, TransientError, describe
 from pytest_areal_eval.engines.http import MALFORMED, post_json, token_budget
 from pytest_areal_eval.engines.schemas import of_openai, of_sglang, of_vllm, refuse_schemas
@@ -78,7 +78,7 @@ async def exchange(
     answer = await post_json(http, endpoint, path, body)
     try:
         response = parse(answer)
-        _check(response)
+        check_fields(response)
     except MALFORMED as e:
         raise TransientError(f"{endpoint.name} POST {path}: unexpected body {describe(answer)}") from e
     response.replica, response.tokenizer = endpoint.name, request.tokenizer
@@ -86,21 +86,6 @@ async def exchange(
     response.input_tokens = response.input_tokens or list(request.input_ids)
     response.output_versions = [0] * response.output_len
     return response
-
-
-def _check(response: ModelResponse) -> None:
-    """Refuse what is not what its name says.
-
-    Raises:
-        TypeError, ValueError: ids that are no ids, a log-probability or a count that is none.
-    """
-    ids = response.input_tokens + response.output_tokens
-    if not set(map(type, ids)) <= {int}:
-        raise TypeError("token ids are whole numbers")
-    if min(response.input_count, response.output_count, min(ids, default=0)) < 0:
-        raise ValueError("token ids and counts are not negative")
-    if not all(map(math.isfinite, response.output_logprobs)):
-        raise ValueError("log-probabilities are finite")
 
 
 def _form_for_pictures(engine: Engine, request: ModelRequest, form: Form | None, chat: Form) -> Form:
@@ -174,22 +159,6 @@ def generate_body(request: ModelRequest, info: EngineInfo) -> dict[str, Any]:
     }
 
 
-def parse_generate(body: Any) -> ModelResponse:
-    """Ids out."""
-    meta = body["meta_info"]
-    reason = meta["finish_reason"]
-    matched = reason.get("matched")
-    return ModelResponse(
-        output_tokens=list(body["output_ids"]),
-        output_logprobs=[float(logprob) for logprob, *_ in meta.get("output_token_logprobs") or ()],
-        stop_reason=stop_reason(reason["type"]),
-        stop_string=matched if isinstance(matched, str) else None,
-        text=_text(body["text"]),
-        input_count=int(meta["prompt_tokens"]),
-        output_count=int(meta["completion_tokens"]),
-    )
-
-
 async def abort_request(http: aiohttp.ClientSession, endpoint: Endpoint, request: ModelRequest) -> None:
     """Free a request's place by its rid; best effort, within a second."""
     with contextlib.suppress(TransientError, RequestError, TimeoutError):
@@ -215,21 +184,6 @@ def completion_body(request: ModelRequest, info: EngineInfo) -> dict[str, Any]:
         "return_token_ids": True,
         **of_vllm(request),
     }
-
-
-def parse_completion(body: Any) -> ModelResponse:
-    """Ids out."""
-    choice, usage = body["choices"][0], body["usage"]
-    matched = choice.get("stop_reason")
-    return ModelResponse(
-        output_tokens=list(choice["token_ids"]),
-        output_logprobs=[float(logprob) for logprob in (choice.get("logprobs") or {}).get("token_logprobs") or ()],
-        stop_reason=stop_reason(choice["finish_reason"]),
-        stop_string=matched if isinstance(matched, str) else None,
-        text=_text(choice["text"]),
-        input_count=int(usage["prompt_tokens"]),
-        output_count=int(usage["completion_tokens"]),
-    )
 
 
 # /v1/chat/completions, where the server applies the chat template
@@ -260,59 +214,6 @@ def chat_budget(request: ModelRequest, info: EngineInfo) -> int | None:
     left to the server (None), which then gives all that the prompt leaves."""
     wanted = token_budget(request, info)
     return wanted if info.context_length is None or wanted < info.context_length else None
-
-
-def parse_chat(body: Any) -> ModelResponse:
-    """Text out, and ids where the server tells them."""
-    choice, usage = body["choices"][0], body.get("usage") or {}
-    message = choice["message"]
-    matched = choice.get("stop_reason", choice.get("matched_stop"))
-    logprobs = (choice.get("logprobs") or {}).get("content") or ()
-    return ModelResponse(
-        input_tokens=list(body.get("prompt_token_ids") or choice.get("prompt_token_ids") or ()),
-        output_tokens=list(choice.get("token_ids") or choice.get("response_token_ids") or ()),
-        output_logprobs=[float(entry["logprob"]) for entry in logprobs],
-        stop_reason=stop_reason(choice["finish_reason"]),
-        stop_string=matched if isinstance(matched, str) else None,
-        text=_text(message.get("content")),
-        reasoning=_text(message.get("reasoning_content") or message.get("reasoning")),
-        tool_calls=[{"id": call["id"], **_called(call["function"])} for call in message.get("tool_calls") or ()],
-        input_count=int(usage.get("prompt_tokens", 0)),
-        output_count=int(usage.get("completion_tokens", 0)),
-    )
-
-
-def _text(value: Any) -> str:
-    """Null is how servers say nothing; anything else that is no text must not be graded as one."""
-    if value is not None and not isinstance(value, str):
-        raise TypeError(f"no text: {type(value).__name__}")
-    return value or ""
-
-
-def _called(function: Mapping[str, Any]) -> dict[str, str]:
-    return {"name": function["name"], "arguments": _text(function["arguments"])}
-
-
-_STOP_REASONS: Mapping[str, StopReason] = {
-    "stop": "stop",
-    "length": "length",
-    "abort": "abort",
-    "tool_calls": "tool_calls",
-}
-
-
-def stop_reason(kind: str) -> StopReason:
-    """A server's finish reason.
-
-    Raises:
-        RequestError: a content filter ended the answer, so that there is none.
-        ValueError: unknown.
-    """
-    if kind == "content_filter":
-        raise RequestError("the endpoint's content filter ended the answer")
-    if kind not in _STOP_REASONS:
-        raise ValueError(f"unknown finish reason {kind!r}")
-    return _STOP_REASONS[kind]
 
 
 GENERATE = Form("/generate", generate_body, parse_generate)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_areal_eval.api import GenerationHyperparameters, ModelRequest, ModelResponse
-from pytest_areal_eval.engines import wire
+from pytest_areal_eval.engines import answers, wire
 from pytest_areal_eval.engines.base import Endpoint, EngineInfo, TransientError
 from pytest_areal_eval.engines.hf import HFEngine
 from pytest_areal_eval.engines.http import server_message
@@ -35,8 +35,8 @@ def recorded(server: str) -> dict[str, Any]:
 
 def parser(server: str, form: str) -> Parse:
     if form == "chat":
-        return wire.parse_chat
-    return wire.parse_completion if server.startswith("vllm") else wire.parse_generate
+        return answers.parse_chat
+    return answers.parse_completion if server.startswith("vllm") else answers.parse_generate
 
 
 @pytest.mark.parametrize("server", SERVERS)
@@ -73,7 +73,7 @@ class TestRecordedAnswers:
     def test_all_servers_give_the_same_ids(self, server: str, form: str) -> None:
         """Greedy in float32 on one machine."""
         response = parser(server, form)(recorded(server)[f"{form}_stop"]["body"])
-        assert response.output_tokens == wire.parse_chat(recorded(SERVERS[0])["chat_stop"]["body"]).output_tokens
+        assert response.output_tokens == answers.parse_chat(recorded(SERVERS[0])["chat_stop"]["body"]).output_tokens
 
 
 @pytest.mark.parametrize("server", SERVERS)
@@ -94,7 +94,7 @@ def test_an_error_says_what_the_server_said(server: str, case: str, status: int,
 
 
 @pytest.mark.parametrize("body", [{"choices": []}, {}, [], None, {"choices": [{"finish_reason": "odd"}], "usage": {}}])
-@pytest.mark.parametrize("parse", [wire.parse_chat, wire.parse_completion, wire.parse_generate])
+@pytest.mark.parametrize("parse", [answers.parse_chat, answers.parse_completion, answers.parse_generate])
 def test_a_body_of_another_form_is_no_answer(parse: Parse, body: Any) -> None:
     with pytest.raises((KeyError, TypeError, IndexError, ValueError)):
         parse(body)
@@ -125,7 +125,7 @@ def test_a_field_that_is_not_what_it_is_called_fails_the_attempt_alone(
 
     monkeypatch.setattr(wire, "post_json", answer)
     http: Any = None
-    asked = wire.exchange(http, Endpoint("server/0", ""), "/v1/completions", request(), {}, wire.parse_completion)
+    asked = wire.exchange(http, Endpoint("server/0", ""), "/v1/completions", request(), {}, answers.parse_completion)
     with pytest.raises(TransientError, match="unexpected body"):
         asyncio.run(asked)
 
@@ -133,13 +133,13 @@ def test_a_field_that_is_not_what_it_is_called_fails_the_attempt_alone(
 def test_a_filtered_answer_is_an_error_and_not_an_empty_one() -> None:
     choice = {"message": {"content": None}, "finish_reason": "content_filter"}
     with pytest.raises(RequestError, match="content filter"):
-        wire.parse_chat({"choices": [choice], "usage": {}})
+        answers.parse_chat({"choices": [choice], "usage": {}})
 
 
 def test_null_content_with_reasoning_is_an_empty_text_with_its_reasoning() -> None:
     """C67: reasoning models answer null when their tokens run out."""
     choice = {"message": {"content": None, "reasoning_content": "Let me"}, "finish_reason": "length"}
-    response = wire.parse_chat({"choices": [choice]})
+    response = answers.parse_chat({"choices": [choice]})
     assert (response.text, response.reasoning, response.stop_reason) == ("", "Let me", "length")
 
 
