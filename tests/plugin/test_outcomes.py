@@ -261,6 +261,17 @@ def test_a_baseline_that_sampled_otherwise_is_refused_where_a_gate_counts_from_i
     same.stdout.fnmatch_lines(["baseline * over 2 shared items: +0.0000, 95 % interval *, 0 better, 0 worse; flips: *"])
 
 
+def test_a_baseline_whose_items_were_other_questions_is_refused_where_a_gate_counts_from_it(suite: Suite) -> None:
+    made = suite(rows=2)
+    made.runpytest()
+    first = next((made.path / "eval-results").glob("2*"))
+    file = made.path / "test_evals.py"
+    file.write_text(file.read_text().replace('"answer": f"a{n}"', '"answer": f"other {n}"'))
+    result = made.runpytest("--gate", "reward >= baseline", f"--baseline={first.name}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*test_gsm: data: 2 items are of another content: g0, g1"])
+
+
 def test_a_baseline_without_the_evaluation_is_refused_where_a_gate_counts_from_it(suite: Suite) -> None:
     made = suite(rows=2)
     made.runpytest()
