@@ -219,16 +219,18 @@ def hf_args(args: Mapping[str, Any]) -> dict[str, Any]:
     """The embedded engine's settings, each in its own type.
 
     Raises:
-        ConfigError: it has no such setting, or the value is no whole number.
+        ConfigError: it has no such setting, or the value is none of its kind.
     """
     for name, value in args.items():
         if name not in HF_ARGS:
             raise ConfigError(
                 f"--engine-arg={name}: the embedded engine has no such setting", f"It has: {', '.join(HF_ARGS)}."
             )
-        if HF_ARGS[name] is int and not str(value).isdecimal():
-            raise ConfigError(f"--engine-arg={name}={value}: not a whole number")
-    return {name: HF_ARGS[name](value) for name, value in args.items()}
+        if value is True:
+            raise ConfigError(f"--engine-arg={name}: no value", f"Write {name}=VALUE.")
+        if HF_ARGS[name] is int and value is not None and not (str(value).isdecimal() and int(value) > 0):
+            raise ConfigError(f"--engine-arg={name}={value}: not a whole number above 0")
+    return {name: HF_ARGS[name](value) for name, value in args.items() if value is not None}
 
 
 def _server_engine(settings: Settings, checkpoint: Checkpoint, allocation: Allocation, has_gpus: bool) -> Engine:

@@ -67,6 +67,9 @@ class EngineInfo:
         token_ids: whether it takes and gives token ids; else messages are sent and it tokenizes.
         note: what a person should know of it, in a line.
         schemas: whether it can hold an answer to a JSON schema.
+
+    Raises:
+        ValueError: a context length or a concurrency below 1.
     """
 
     context_length: int | None = None
@@ -75,6 +78,10 @@ class EngineInfo:
     token_ids: bool = True
     note: str = ""
     schemas: bool = False
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1 or (self.context_length is not None and self.context_length < 1):
+            raise ValueError(f"no room for a single request or token: {self}")  # nothing would ever be sent
 
     @property
     def line(self) -> str:

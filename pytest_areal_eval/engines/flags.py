@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_areal_eval.errors import ConfigError
 
-CONSTANTS: Mapping[str, Any] = {"true": True, "false": False, "null": None, "none": None}
+CONSTANTS: Mapping[str, Any] = {"true": True, "false": False, "null": None}
 
 
 def as_flags(settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -25,7 +25,8 @@ def as_flags(settings: Mapping[str, Any]) -> tuple[str, ...]:
     for key, value in settings.items():
         if value is None or value is False or (value in ("", [], ()) and value != 0):
             continue
-        flags.append("--" + key.replace("_", "-"))
+        head, dot, field = key.partition(".")  # a setting's own field, as vLLM has it, is spelt as it is there
+        flags.append("--" + head.replace("_", "-") + dot + field)
         if value is True:
             continue
         if isinstance(value, list | tuple):
@@ -55,13 +56,16 @@ def parse_engine_args(texts: Iterable[str]) -> dict[str, Any]:
     """``--engine-arg KEY=VALUE``; ``KEY`` alone is a bare flag.
 
     Raises:
-        ConfigError: no key.
+        ConfigError: no key, or no value behind an ``=``.
     """
     found: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         name = key.strip().lstrip("-").replace("-", "_")
-        if not name.isidentifier():
+        if not name.replace(".", "_").isidentifier():
             raise ConfigError(f"--engine-arg={text}: no flag's name", "Write KEY=VALUE, such as max-num-seqs=64.")
+        if equals and not value.strip():
+            hint = f"{key}=null leaves the flag out."
+            raise ConfigError(f"--engine-arg={text}: no value; is a shell variable unset?", hint)
         found[name] = CONSTANTS.get(value.lower(), value) if equals else True
     return found

@@ -27,6 +27,7 @@ WANTED = Wanted(
     how="pip install 'sglang[all]'",
 )
 MAX_RUNNING = 256
+UNSEEDED = "SGLang ignores seeds unless --engine-arg=enable-deterministic-inference is given"
 DEFAULTS = {
     # AReaL's, except what hurts evaluation: radix cache, chunked prefill and CUDA graphs stay on, dtype and context
     # length are the checkpoint's, the attention backend the engine's.
@@ -91,12 +92,11 @@ class SGLangEngine:
         try:
             context_length = context_of(models, self.spec.served_name)
             concurrency = _concurrency(server, context_length)
+            note = "" if server.get("enable_deterministic_inference") else UNSEEDED
+            schemas = server.get("grammar_backend") not in (None, "none")
+            self.info = EngineInfo(context_length, concurrency, self.spec.served_name, note=note, schemas=schemas)
         except MALFORMED as e:
             raise TransientError(f"{endpoint.name}: unexpected bodies {describe(models)}, {describe(server)}") from e
-        seeded = bool(server.get("enable_deterministic_inference"))
-        note = "" if seeded else "SGLang ignores seeds unless --engine-arg=enable-deterministic-inference is given"
-        schemas = server.get("grammar_backend") not in (None, "none")
-        self.info = EngineInfo(context_length, concurrency, self.spec.served_name, note=note, schemas=schemas)
         return self.info
 
     async def generate(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pytest_areal_eval.engines.base import EngineInfo
 from pytest_areal_eval.engines.flags import as_flags, merge, parse_engine_args
 from pytest_areal_eval.engines.installed import release
 from pytest_areal_eval.engines.server import check_args, context_of, recommended
@@ -41,10 +42,32 @@ def test_engine_args_are_read() -> None:
     assert found == {"max_num_seqs": "64", "enforce_eager": True, "a_b": "x=y", "c": False, "d": None}
 
 
+def test_none_is_a_value_of_servers() -> None:
+    """``grammar-backend=none`` switches SGLang's grammars off; left out, it would be xgrammar."""
+    assert as_flags(parse_engine_args(["grammar-backend=none"])) == ("--grammar-backend", "none")
+
+
 @pytest.mark.parametrize("text", ["=3", "", "a b=3", "--"])
 def test_an_engine_arg_without_a_name_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="no flag's name"):
         parse_engine_args([text])
+
+
+def test_a_value_that_a_shell_lost_is_not_left_out_unsaid() -> None:
+    with pytest.raises(ConfigError, match="--engine-arg=max-num-seqs=: no value"):
+        parse_engine_args(["max-num-seqs="])
+
+
+def test_a_field_of_a_setting_is_spelt_as_the_server_has_it() -> None:
+    found = parse_engine_args(["compilation-config.cudagraph_mode=NONE"])
+    assert as_flags(merge(found)) == ("--compilation-config.cudagraph_mode", "NONE")
+
+
+@pytest.mark.parametrize("info", [{"concurrency": 0}, {"concurrency": -3}, {"context_length": 0}])
+def test_a_server_without_room_for_anything_is_none_that_is_ready(info: dict[str, int]) -> None:
+    """It would be sent nothing, and the run would wait for ever."""
+    with pytest.raises(ValueError, match="no room"):
+        EngineInfo(**info)
 
 
 @pytest.mark.parametrize(

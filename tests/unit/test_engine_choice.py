@@ -52,6 +52,16 @@ def test_a_name_at_an_endpoint_shares_no_servers() -> None:
     assert not same_servers(settings, "gpt-x", "gpt-y")
 
 
+@pytest.mark.parametrize(
+    ("arg", "said"),
+    [("max-batch=0", "not a whole number above 0"), ("threads=x", "not a whole number"), ("dtype", "no value")],
+)
+def test_a_setting_of_the_embedded_engine_that_cannot_be_is_refused(arg: str, said: str) -> None:
+    """With room for no sequence at all its server would answer nothing, for ever."""
+    with pytest.raises(ConfigError, match=said):
+        check_engine(Settings(given={"engine-arg": [arg]}))
+
+
 def test_a_home_folder_is_found_where_no_shell_does_it() -> None:
     """A shell leaves the ``~`` of ``--engine-python=~/env/bin/python`` as it is."""
     assert own_path("~/env/bin/python") == str(Path.home() / "env/bin/python")

@@ -58,13 +58,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"])
-    parser.add_argument("--max-batch", type=int, default=32, metavar="N", help="sequences at once")
-    parser.add_argument("--context-length", type=int, metavar="N", help="prompt and answer together, in tokens")
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads of one forward")
+    parser.add_argument("--max-batch", type=_positive, default=32, metavar="N", help="sequences at once")
+    parser.add_argument("--context-length", type=_positive, metavar="N", help="prompt and answer together, in tokens")
+    parser.add_argument("--threads", type=_positive, metavar="N", help="CPU threads of one forward")
     parser.add_argument("--served-model-name", default="default", metavar="NAME")
     parser.add_argument("--nonce", default="", help="returned by /health, so that a caller knows this server")
     parser.add_argument("--trust-remote-code", action="store_true", help="run the checkpoint's own code")
     return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is below 1")
+    return value
 
 
 async def _serve(options: argparse.Namespace, token: str) -> int:
