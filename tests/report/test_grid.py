@@ -80,6 +80,16 @@ def test_a_checkpoints_name_is_text_on_the_page(tmp_path: Path) -> None:
     assert '">:' not in html
 
 
+def test_an_evaluations_name_is_text_on_the_page(tmp_path: Path) -> None:
+    """A parameter's id is whatever its author wrote."""
+    rows = run_of(tmp_path, step_1=4, step_2=7).rows
+    for row in rows:
+        row.evaluation = f'{row.evaluation}["><script>x</script>]'
+    html = models_html(rows)
+    assert "&lt;script&gt;" in html
+    assert "<script>" not in html
+
+
 def test_each_checkpoint_has_an_inspect_log_of_the_same_task(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", step_100=4, step_200=7)
     headers = []

@@ -77,6 +77,13 @@ def test_the_page_asks_for_nothing_and_fits_in_one_file(page: Path) -> None:
     assert "default-src &#x27;none&#x27;; script-src" in text
 
 
+def test_an_evaluations_name_is_text_on_the_page(tmp_path: Path) -> None:
+    """A parameter's id is whatever its author wrote."""
+    text = report(write_run(tmp_path, {'e["><script>hostile</script>]': [episode("i")]})).read_text()
+    assert "&lt;script&gt;hostile" in text
+    assert "<script>hostile" not in text
+
+
 def test_items_are_listed_filtered_sorted_and_only_those_in_view_are_drawn(browser: Browser, page: Path) -> None:
     browser.open(page)
     assert browser.run("document.getElementById('count').textContent") == "400 items"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -396,8 +397,23 @@ class TestPorts:
         on_two_gpus.stop([handle])
         assert not list((tmp_path / "locks").iterdir())
 
-    def test_a_lock_file_removed_in_between_is_made_anew(self, tmp_path: Path) -> None:
+    def test_a_lock_file_removed_in_between_is_made_anew(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two runs must never hold two files of one name."""
+        flock, files = fcntl.flock, [tmp_path / "port-1"]
+
+        def after_a_removal(fd: int, how: int) -> None:
+            if files:
+                files.pop().unlink()
+            flock(fd, how)
+
+        monkeypatch.setattr("fcntl.flock", after_a_removal)
+        lock = locks.try_lock(tmp_path, "port-1", "a")
+        assert lock is not None
+        with lock:
+            assert locks.held_by(tmp_path, "port-1") == "a"
+            assert locks.try_lock(tmp_path, "port-1", "b") is None
+
+    def test_a_lock_file_is_discarded_once_nobody_holds_it(self, tmp_path: Path) -> None:
         first = locks.try_lock(tmp_path, "port-1", "a")
         assert first is not None
         with first:
@@ -412,6 +428,15 @@ class TestPorts:
         folder = locks.runtime_folder()
         assert folder.stat().st_uid == os.geteuid()
         assert folder.stat().st_mode & 0o077 == 0
+
+    def test_a_lock_folder_that_others_may_write_to_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(locks, "Path", lambda path: tmp_path / "locks")
+        assert locks.runtime_folder() == tmp_path / "locks"
+        (tmp_path / "locks").chmod(0o777)
+        with pytest.raises(SchedulerError, match=r"is not a folder that only user .* may write to"):
+            locks.runtime_folder()
 
 
 class TestPostmortem:
