@@ -23,6 +23,7 @@ from pytest_areal_eval.api.requests import (
     RolloutWorkflow,
     StopReason,
     has_pictures,
+    is_message,
 )
 
 __all__ = [
@@ -43,4 +44,5 @@ __all__ = [
     "Score",
     "StopReason",
     "has_pictures",
+    "is_message",
 ]

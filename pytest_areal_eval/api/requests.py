@@ -179,6 +179,14 @@ class ModelRequest:
         )
 
 
+def is_message(value: object) -> bool:
+    """Whether a chat template has something to write: most take a message without content for an empty one."""
+    if not isinstance(value, Mapping) or not isinstance(value.get("role"), str):
+        return False
+    content = value.get("content")
+    return isinstance(content, str | list | tuple) or (content is None and bool(value.get("tool_calls")))
+
+
 def has_pictures(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Whether any message holds a picture: then the server applies the chat template, and its processor."""
     contents = (message.get("content") for message in messages)

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_areal_eval.api import GenerationHyperparameters, ModelRequest, ModelResponse, has_pictures
+from pytest_areal_eval.api import GenerationHyperparameters, ModelRequest, ModelResponse, has_pictures, is_message
 from pytest_areal_eval.controller.client import EngineClient, Progress
 from pytest_areal_eval.controller.clock import Clock
 from pytest_areal_eval.controller.place import Place
@@ -128,7 +128,15 @@ class EpisodeEngine:
             messages: ``[{"role": "user", "content": "..."}]``; a picture is a part of type ``image_url``.
             template_kwargs: arguments of the chat template on top of the evaluation's (``tools``, ``enable_thinking``).
             **overrides: fields of :class:`~pytest_areal_eval.api.GenerationHyperparameters` for this request.
+
+        Raises:
+            ValueError: that is no list of messages.
         """
+        if not all(map(is_message, messages)):
+            said = repr(messages)
+            raise ValueError(
+                f"engine.chat([{{'role': 'user', 'content': '...'}}]) takes messages, and these are none: {said[:100]}"
+            )
         request = self.chat_request(messages, template_kwargs=template_kwargs, **overrides)
         response = await self.agenerate(request)
         return Reply(answer_text(response, self.tokenizer), response.reasoning, response.stop_reason, response)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from pytest_areal_eval.api import is_message
 from pytest_areal_eval.datasets.base import LoadedDataset, MadeRecords, Record, near
 from pytest_areal_eval.errors import DatasetError
 
@@ -142,19 +143,11 @@ def _as_messages(value: object, what: str) -> Messages:
             'Give text, or [{"role": "user", "content": "..."}].',
         )
     for message in value:
-        if not _is_message(message):
+        if not is_message(message):
             raise DatasetError(
                 f"{what} holds {_short(message)}, which is no message", 'A message is {"role": ..., "content": ...}.'
             )
     return [dict(message) for message in value]
-
-
-def _is_message(value: object) -> bool:
-    """Whether a template has something to write: most take a message without content for an empty one."""
-    if not isinstance(value, Mapping) or not isinstance(value.get("role"), str):
-        return False
-    content = value.get("content")
-    return isinstance(content, str | list | tuple) or (content is None and bool(value.get("tool_calls")))
 
 
 def _fields(record: Record) -> str:

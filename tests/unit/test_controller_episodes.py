@@ -286,6 +286,17 @@ def test_an_unknown_override_is_named() -> None:
     assert "temprature" in run(body).error
 
 
+@pytest.mark.parametrize("said", ["6*7?", {"role": "user", "content": "6*7?"}, [{"role": "user", "text": "6*7?"}]])
+def test_what_is_no_conversation_is_told_what_one_is(said: Any) -> None:
+    """The template made an empty prompt of the last."""
+
+    async def body(engine: EpisodeEngine, item: dict[str, Any]) -> float:
+        await engine.chat(said)
+        return 1.0
+
+    assert "engine.chat([{'role': 'user', 'content': '...'}]) takes messages" in run(body).error
+
+
 # Seeds
 
 
