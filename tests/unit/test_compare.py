@@ -60,6 +60,11 @@ def test_few_changes_are_permuted_exactly(changes: list[float]) -> None:
     assert sign_flip(changes) == pytest.approx(expected)
 
 
+def test_a_sum_that_rounds_otherwise_is_as_large() -> None:
+    """Without it not even the signs that were seen would reach what was seen."""
+    assert sign_flip([0.5, 0.6, 0.1, 0.6]) == 2 / 16
+
+
 def test_many_changes_are_drawn_with_a_seed_and_never_give_zero() -> None:
     changes = [0.5] * 60
     assert sign_flip(changes) == sign_flip(changes) == 1 / 20_001

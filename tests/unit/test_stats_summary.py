@@ -66,6 +66,7 @@ def test_truncation_shows_beside_the_score_of_the_completed() -> None:
     """C5: 37 % at the limit; the headline is 0.69, the completed ones score 0.956."""
     cut = [[EpisodeResult(S.TRUNCATED, 0.24, stop_reason="length")]] * 37
     s = summary(*cut, *[[scored(0.956, stop_reason="stop")]] * 63)
+    assert summary([scored(0.5)], [scored(1.0, stop_reason="length")]).reward_completed == 0.5
     assert s.reward == pytest.approx(0.37 * 0.24 + 0.63 * 0.956)
     assert s.reward_completed == pytest.approx(0.956)
     assert s.truncation_rate == 0.37
