@@ -177,9 +177,12 @@ def _json(file: Path, path: str) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise CheckpointError(
-            f"--model={path}: no {file.name} there", "Give the folder that save_pretrained wrote."
-        ) from error
+        inside = sorted(str(found.parent) for found in file.parent.glob(f"*/{file.name}"))
+        hint = (
+            f"There are checkpoints in it: {', '.join(inside[:8])}. Give one, several, or a pattern." if inside else ""
+        )
+        hint = hint or "Give the folder that save_pretrained wrote."
+        raise CheckpointError(f"--model={path}: no {file.name} there", hint) from error
     except (OSError, ValueError) as error:
         raise CheckpointError(f"--model={path}: {file.name} cannot be read: {error}", AGAIN) from error
     if not isinstance(found, dict):

@@ -334,6 +334,11 @@ def test_no_checkpoint_at_all(run: Run) -> None:
         ),
         ("m.txt", {"m.txt": ""}, ["--model=m.txt: not a directory", "Give the folder that holds config.json."]),
         ("m", {"m/x": ""}, ["--model=m: no config.json there", "Give the folder that save_pretrained wrote."]),
+        (
+            "run",
+            {"run/step-2/config.json": "{}", "run/step-1/config.json": "{}"},
+            ["--model=run: no config.json there", "There are checkpoints in it: run/step-1, run/step-2. Give one*"],
+        ),
         ("m", {"m/config.json": "{}"}, ["--model=m: no weights there (looked for *"]),
         (
             "m",
