@@ -47,7 +47,7 @@ def judge(value: Any, where: str, engine: EpisodeEngine, reward_range: tuple[flo
     if value is None:
         return Outcome(EpisodeStatus.REJECTED, error="the workflow returned None: it rejected the episode")
     score = as_score(value, where, reward_range)
-    return Outcome(_scored_status(engine), score, traceback=score.failure[-TRACEBACK_LIMIT:])
+    return Outcome(_scored_status(engine), score, traceback=score.failure[:TRACEBACK_LIMIT])
 
 
 def _scored_status(engine: EpisodeEngine) -> EpisodeStatus:

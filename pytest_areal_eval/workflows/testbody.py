@@ -50,9 +50,9 @@ class TestBodyWorkflow:
 
 
 def _user_frames(error: BaseException, function: Callable[..., Any]) -> str:
-    """The traceback from the test's own first frame on."""
+    """What failed, which pytest's summary shows, and the traceback from the test's own first frame on."""
     file = inspect.getsourcefile(inspect.unwrap(function))
     frames = traceback.extract_tb(error.__traceback__)
     first = next((n for n, frame in enumerate(frames) if frame.filename == file), 0)
-    lines = traceback.format_list(frames[first:]) + traceback.format_exception_only(error)
+    lines = traceback.format_exception_only(error) + traceback.format_list(frames[first:])
     return "".join(lines).rstrip()

@@ -67,10 +67,11 @@ def test_an_async_test_with_assertions_fails_where_they_fail(suite: Suite) -> No
             pytest.fail("as an assertion does")
         assert reply.text == item["answer"]
     """
-    result = suite(source=f"import pytest\n{textwrap.dedent(source)}").runpytest()
+    result = suite(source=f"import pytest\n{textwrap.dedent(source)}").runpytest("-rf")
     assert result.parseoutcomes() == {"passed": 1, "failed": 2}
     result.stdout.fnmatch_lines(["*assert*'wrong' == 'a1'*"])
-    result.stdout.fnmatch_lines(["Failed: as an assertion does"])
+    result.stdout.fnmatch_lines(["Failed: as an assertion does", "  File *in test_own"])
+    result.stdout.fnmatch_lines_random(["FAILED *g1? - *AssertionError: *", "FAILED *g2? - *as an assertion*"])
     result.stdout.no_fnmatch_line("*errors*")
 
 
