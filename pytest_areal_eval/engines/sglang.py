@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import ModelRequest, ModelResponse
@@ -83,7 +84,9 @@ class SGLangEngine:
         """The server's command.  With a command of the user's own no token is asked for."""
         head = self.spec.command or (self.spec.python, "-c", START)
         env = {"AREAL_EVAL_TOKEN": token}
-        return PROGRAM.launch(self.spec, (*head, "--model-path", self.model), self.settings, env)
+        launch = PROGRAM.launch(self.spec, (*head, "--model-path", self.model), self.settings, env)
+        typed = self.spec.command or (self.spec.python, "-m", "sglang.launch_server")
+        return replace(launch, typed=(*typed, *launch.argv[len(head) :]))
 
     async def discover(self, endpoint: Endpoint, http: aiohttp.ClientSession) -> EngineInfo:
         """Read ``/v1/models`` and ``/server_info``; kept in ``info`` as well."""

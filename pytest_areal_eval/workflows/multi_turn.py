@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +48,7 @@ class MultiTurnWorkflow(RolloutWorkflow):
     def __init__(
         self,
         reward_fn: Callable[..., Any] | str,
-        gconfig: GenerationHyperparameters | None = None,
+        gconfig: GenerationHyperparameters | Mapping[str, Any] | None = None,
         tokenizer: Any = None,
         max_turns: int = 2,
         turn_discount: float = 1.0,

@@ -44,7 +44,7 @@ class RLVRWorkflow(RolloutWorkflow):
     def __init__(
         self,
         reward_fn: Callable[..., Any] | str,
-        gconfig: GenerationHyperparameters | None = None,
+        gconfig: GenerationHyperparameters | Mapping[str, Any] | None = None,
         tokenizer: Any = None,
         enable_thinking: bool | None = None,
         get_input_ids_fn: Callable[..., Any] | str | None = None,
@@ -55,8 +55,8 @@ class RLVRWorkflow(RolloutWorkflow):
     ) -> None:
         self.reward_fn = reward_fn
         self.tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
-        gconfig = gconfig or GenerationHyperparameters()
-        self.gconfig = gconfig.new_with_stop_and_pad_token_ids(self.tokenizer) if self.tokenizer else gconfig
+        wanted = GenerationHyperparameters.of({} if gconfig is None else gconfig)
+        self.gconfig = wanted.new_with_stop_and_pad_token_ids(self.tokenizer) if self.tokenizer else wanted
         self.template_kwargs = dict(template_kwargs or {})
         if enable_thinking is not None:
             self.template_kwargs["enable_thinking"] = enable_thinking

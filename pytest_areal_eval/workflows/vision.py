@@ -64,7 +64,7 @@ class VisionRLVRWorkflow(RolloutWorkflow):
     def __init__(
         self,
         reward_fn: Callable[..., Any] | str,
-        gconfig: GenerationHyperparameters | None = None,
+        gconfig: GenerationHyperparameters | Mapping[str, Any] | None = None,
         tokenizer: Any = None,
         processor: Any = None,
         enable_thinking: bool | None = None,

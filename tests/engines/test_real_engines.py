@@ -11,6 +11,7 @@ import pytest
 from engines.servers import MODEL, spec
 from support.checkpoints import changed, untied
 from support.endpoint_agent import EndpointAgent
+from support.real_engines import python_of
 
 from pytest_areal_eval.checkpoint import load_tokenizer
 from pytest_areal_eval.controller import ControllerSettings, RolloutController
@@ -19,7 +20,6 @@ from pytest_areal_eval.engines.sglang import SGLangEngine
 from pytest_areal_eval.engines.vllm import VLLMEngine
 from pytest_areal_eval.schedulers.local import LocalScheduler
 
-BUILT = Path.home() / ".cache/pytest-areal-eval/engines"
 RECORDED = Path(__file__).parent / "recorded"
 ENGINES = {"vllm": (VLLMEngine, "vllm-0.32"), "sglang": (SGLangEngine, "sglang-0.5.23")}
 NO_WHITE_SPACE: Mapping[str, Mapping[str, Any]] = {
@@ -35,9 +35,7 @@ def served(
 ) -> Iterator[tuple[str, RolloutController]]:
     """Each engine's server, as the plugin starts it; with an output layer of its own, which vLLM's reload needs."""
     kind = str(request.param)
-    python = BUILT / kind / "bin/python"
-    if not python.exists():
-        pytest.skip(f"{python} is not there: make engines")
+    python = python_of(kind)
     folder = tmp_path_factory.mktemp(kind)
     model = str(untied(folder / "tiny-math"))
     engine = ENGINES[kind][0](spec(kind, python=str(python), model=model, args=NO_WHITE_SPACE[kind]))

@@ -86,6 +86,14 @@ def test_the_token_is_in_the_environment_and_never_in_the_command(kind: str) -> 
     assert "secret" in launch.env.values()
 
 
+def test_a_person_is_told_the_command_that_sglang_documents() -> None:
+    """Ours reads the token from the environment, which nobody types."""
+    launch = make("sglang", python="/env/bin/python").launch("r/0", "t0k3n")
+    assert launch.typed is not None
+    assert launch.typed[:4] == ("/env/bin/python", "-m", "sglang.launch_server", "--model-path")
+    assert launch.argv[3:] == launch.typed[3:]
+
+
 def test_settings_are_taken_by_areals_name_and_by_the_servers_flag(kind: str) -> None:
     command = argv(make(kind, args={"max_num_seqs": 8, "disable-radix-cache": True}))
     assert "--max-num-seqs 8" in command

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytest_areal_eval.api import GenerationHyperparameters
 from pytest_areal_eval.collection.resolution import accepted, reward_range_of
 from pytest_areal_eval.workflows import AgentWorkflow, MultiTurnWorkflow, RLVRWorkflow, VisionRLVRWorkflow
 
@@ -49,3 +50,9 @@ def test_another_gets_what_areal_would_give_it() -> None:
 def test_any_reward_is_held_to_the_range_that_its_evaluation_names(is_async: bool, said: Any, held_to: Any) -> None:
     group: Any = SimpleNamespace(plan=SimpleNamespace(is_async=is_async, spec=SimpleNamespace(reward_range=said)))
     assert reward_range_of(group) == held_to
+
+
+def test_sampling_may_be_a_mapping_and_a_misspelt_name_in_it_is_refused() -> None:
+    assert RLVRWorkflow("builtins.len", {"max_new_tokens": 8}).gconfig == GenerationHyperparameters(max_new_tokens=8)
+    with pytest.raises(TypeError, match="no generation setting is called max_tokenz; there are: n_samples, "):
+        VisionRLVRWorkflow("builtins.len", {"max_tokenz": 8})
