@@ -13,6 +13,8 @@ from pytest_areal_eval.errors import CheckpointError, ConfigError
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "n_ctx")
 HUB_TIMEOUT_S = 10.0
+SAID_LIMIT = 300
+"""Characters of a library's own message."""
 BESIDE_WEIGHTS = ("*.json", "*.jinja", "*.py", "*.model", "merges.txt", "vocab.txt")
 """What a server reads beside the weights."""
 OF_TRAINING = ("*.index.json", "trainer_state.json", "training_args.json", "scheduler*.json", "optimizer*.json")
@@ -61,7 +63,7 @@ def inspect_checkpoint(path: str) -> Checkpoint:
         looked = f"--model={path}: no weights there (looked for {', '.join(WEIGHTS)})"
         raise CheckpointError(looked, "Give the folder that save_pretrained wrote, once it is there as a whole.")
     text = _text(config)
-    length = next((int(text[key]) for key in CONTEXT_KEYS if isinstance(text.get(key), int)), None)
+    length = next((text[key] for key in CONTEXT_KEYS if type(text.get(key)) is int and text[key] > 0), None)
     defaults = folder / "generation_config.json"
     return Checkpoint(
         path=str(folder.resolve()),
@@ -115,8 +117,8 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False, need_template:
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
     except Exception as error:  # whatever a checkpoint's files make the library raise becomes one message
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"--model={path}: no usable tokenizer: {first}", hint) from error
+        said = " ".join(str(error).split())[:SAID_LIMIT] or type(error).__name__
+        raise CheckpointError(f"--model={path}: no usable tokenizer: {said}", hint) from error
     if not tokenizer.encode("a", add_special_tokens=False):  # transformers makes an empty one where there are no files
         raise CheckpointError(f"--model={path}: no usable tokenizer: it has no words", hint)
     if need_template:
@@ -163,8 +165,10 @@ def _check_template(tokenizer: Any, path: str) -> None:
             f"--model={path}: its chat template is no template: line {error.lineno}: {error.message}",
             "Correct chat_template.jinja (or chat_template in tokenizer_config.json).",
         ) from error
-    except jinja2.TemplateError:
-        return  # one that asks for arguments of its own; an evaluation may give them
+    except (
+        Exception
+    ):  # a template raises anything for want of arguments; an evaluation may give them, or its rows say so
+        return
 
 
 def is_hub_name(path: str) -> bool:
@@ -183,7 +187,7 @@ def _json(file: Path, path: str) -> dict[str, Any]:
         )
         hint = hint or "Give the folder that save_pretrained wrote."
         raise CheckpointError(f"--model={path}: no {file.name} there", hint) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"--model={path}: {file.name} cannot be read: {error}", AGAIN) from error
     if not isinstance(found, dict):
         raise CheckpointError(f"--model={path}: {file.name} holds no JSON object", AGAIN)

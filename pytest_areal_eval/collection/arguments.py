@@ -83,7 +83,7 @@ def _range(name: str, value: Any) -> tuple[float, float]:
 
 def _ids(name: str, value: Any) -> tuple[int, ...]:
     listed = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-    if not listed or not all(isinstance(v, int) and not isinstance(v, bool) for v in value):
+    if not listed or not all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in value):
         raise _wrong(name, value, "a list of token ids")
     return tuple(value)
 

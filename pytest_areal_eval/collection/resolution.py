@@ -53,6 +53,9 @@ def sampling_of(group: Group, settings: Settings) -> GenerationHyperparameters:
     """A group's generation settings: command line, ``parametrize``, decorator, ini, YAML, else a default.
 
     With one episode an item the default is greedy; with several it is temperature 1, since equal answers tell nothing.
+
+    Raises:
+        ConfigError: the shortest answer is longer than the longest one.
     """
     said: dict[str, Any] = dict(group.plan.spec.sampling)
     said |= {name: value for name, value in group.params.items() if name in SAMPLING}
@@ -68,6 +71,9 @@ def sampling_of(group: Group, settings: Settings) -> GenerationHyperparameters:
         said["greedy"] = False
     if said.get("greedy") or said.get("temperature") == 0:
         said |= {"greedy": True, "temperature": 0.0}
+    least, most = said.get("min_new_tokens", 0), said.get("max_new_tokens")
+    if most is not None and least > most:
+        raise ConfigError(f"{group.name}: min_new_tokens={least} is more than max_new_tokens={most}")
     return GenerationHyperparameters(**said)
 
 

@@ -72,11 +72,15 @@ def _load(config: pytest.Config, settings: Settings) -> Config:
 
 
 def _checked(name: str, found: OptionValue) -> Any:
-    """The value, in the bounds of the option of that name."""
+    """The value, in the bounds of the option of that name, or of the decorator's argument where there is none."""
+    from pytest_areal_eval.collection.arguments import CHECKS
+
     option, value = BY_NAME.get(name), found.value
-    if option is None or option.kind != "value":
-        return value
     try:
-        return option.parse(str(value))
+        if option is None and value is not None and name.replace("-", "_") in CHECKS:
+            return CHECKS[name.replace("-", "_")](name, value)
+        return option.parse(str(value)) if option is not None and option.kind == "value" else value
     except argparse.ArgumentTypeError as error:
         raise ConfigError(f"{found.origin}: {name}: {error}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{found.origin}: {str(error).removeprefix('@evaluation: ')}") from None

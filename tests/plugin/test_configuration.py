@@ -181,6 +181,8 @@ def test_the_configuration_is_shown_and_nothing_runs(suite: Suite) -> None:
         (("--show-config",), "--show-config needs a configuration"),
         (("--config=nope.yaml",), "nope.yaml: no such file"),
         (("--config=c.yaml", "--set=sed=1"), "--set sed=1: there is no sed"),
+        (("--config=c.yaml", "--set=++gconfig.stop=['']"), "gconfig}: stop=[''] is not a string or a list of strings"),
+        (("--config=c.yaml", "--set=++gconfig.min_new_tokens=-1"), "min-new-tokens=-1 is not a whole number of at"),
         (("--config=c.yaml", "--set=seed=abc"), "--set seed=abc: seed: 'abc' is not a whole number"),
         (
             ("--config=c.yaml", "--set=gconfig.n_samples=0"),

@@ -58,6 +58,33 @@ def test_a_tokenizer_that_cannot_be_used_is_one_error(model: Path, spoil: Callab
     assert caught.value.hint
 
 
+def test_what_a_library_says_in_several_lines_is_kept(model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": "2048"}))
+    with pytest.raises(CheckpointError, match=r"max_position_embeddings': .*int"):
+        load_tokenizer(str(model))
+
+
+@pytest.mark.parametrize("length", [0, -1, True, "2048", 1.5])
+def test_a_context_length_that_is_none_is_unknown(model: Path, length: object) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": length}))
+    (model / "model.safetensors").touch()
+    assert inspect_checkpoint(str(model)).context_length is None
+
+
+def test_a_config_that_is_nested_too_deep_is_one_error(model: Path) -> None:
+    (model / "config.json").write_text("[" * 100_000)
+    with pytest.raises(CheckpointError, match=r"config\.json cannot be read: "):
+        inspect_checkpoint(str(model))
+
+
+@pytest.mark.parametrize("template", ["{{ range(10 ** 9) }}", "{{ 1 / (tools | length) }}", "{{ messages + 1 }}"])
+def test_a_template_that_fails_on_a_bare_question_is_left_to_the_rows(model: Path, template: str) -> None:
+    (model / "chat_template.jinja").write_text(template)
+    assert load_tokenizer(str(model), need_template=True).chat_template == template
+
+
 def test_a_template_that_asks_for_arguments_is_taken(model: Path) -> None:
     template = "{% if not style %}{{ raise_exception('no style') }}{% endif %}{{ messages[0].content }}"
     (model / "chat_template.jinja").write_text(template)

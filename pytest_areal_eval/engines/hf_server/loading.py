@@ -130,7 +130,7 @@ def _dtype(name: str, device: str) -> Any:
 
 def _context_length(config: Any, wanted: int | None) -> int:
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-    own = next((value for name in names if (value := getattr(config, name, None))), None)
+    own = next((value for name in names if (value := getattr(config, name, None)) and value > 0), None)
     if wanted and own and wanted > own:
         raise CheckpointError(
             f"--context-length {wanted} is more than the checkpoint's own {own} positions",
