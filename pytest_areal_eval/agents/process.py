@@ -222,7 +222,7 @@ def _raised(error: BaseException) -> dict[str, Any]:
     shown = users[-_FRAMES:] + [frame for frame in frames[-1:] if frame not in users]
     text = "".join(traceback.format_exception_only(error)).strip()
     lines = "".join(traceback.format_list(shown)).rstrip()
-    return {"raised": text[:2000], "traceback": f"{lines}\n{text}".lstrip()}
+    return {"raised": text[:2000], "traceback": f"{lines}\n{text}".lstrip("\n")}
 
 
 def _running(loop: asyncio.AbstractEventLoop, jobs: Mapping[int, asyncio.Task[None]]) -> int | None:

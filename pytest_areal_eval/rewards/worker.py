@@ -104,7 +104,7 @@ def describe(error: BaseException) -> dict[str, Any]:
     users = [frame for frame in frames if frame.filename not in ours and "importlib" not in frame.filename]
     lines = "".join(traceback.format_list(users[-_FRAMES:])).rstrip()
     text = "".join(traceback.format_exception_only(error)).strip()[:_MESSAGE]
-    return {"raised": text, "traceback": f"{lines}\n{text}".lstrip(), "memory": isinstance(error, MemoryError)}
+    return {"raised": text, "traceback": f"{lines}\n{text}".lstrip("\n"), "memory": isinstance(error, MemoryError)}
 
 
 def _to_json(score: Score) -> dict[str, Any]:
