@@ -207,16 +207,18 @@ def choose_model(models: Sequence[Mapping[str, Any]] | None, wanted: str | None,
     folder = Path(wanted).expanduser().resolve()
     same = [m for m in models if m["id"] == wanted]
     if not same and folder.is_dir():
-        roots = {str(folder), folder.name}
-        same = [m for m in models if {str(m["id"]), str(m.get("root"))} & roots or _resolved(m) == folder]
+        same = [m for m in models if _is_of(folder, m["id"]) or _is_of(folder, m.get("root"))]
     if not same:
         raise RequestError(f"{where} does not serve {wanted!r}; it serves{_names(models)}", hint="Give --model=NAME.")
     return same[0]
 
 
-def _resolved(model: Mapping[str, Any]) -> Path | None:
-    root = model.get("root")
-    return Path(root).resolve() if isinstance(root, str) and root.startswith("/") else None
+def _is_of(folder: Path, said: Any) -> bool:
+    """Whether a server's path is that folder's; a relative one begins where the server was started."""
+    path = Path(said) if isinstance(said, str) else Path()
+    if path.is_absolute():
+        return path.resolve() == folder
+    return bool(path.parts) and folder.parts[-len(path.parts) :] == path.parts
 
 
 def _names(models: Sequence[Mapping[str, Any]]) -> str:

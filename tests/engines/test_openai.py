@@ -223,7 +223,7 @@ def test_a_model_is_found_by_name_or_as_the_only_one(wanted: str | None) -> None
     assert choose_model(SERVED[:1], wanted, "url")["id"] == "policy"
 
 
-@pytest.mark.parametrize("root", [str(MODEL), MODEL.name])
+@pytest.mark.parametrize("root", [str(MODEL), MODEL.name, f"./{MODEL.parent.name}/{MODEL.name}/"])
 def test_a_model_is_found_by_the_folder_that_was_loaded(root: str) -> None:
     models = [{"id": "other", "root": "/x"}, {"id": "policy", "root": root}]
     assert choose_model(models, str(MODEL), "url")["id"] == "policy"
@@ -235,6 +235,8 @@ def test_a_model_is_found_by_the_folder_that_was_loaded(root: str) -> None:
         (SERVED, None, "serves 2 models: policy .from /ckpt/step-100., base"),
         (SERVED, "nope", "does not serve 'nope'; it serves: policy"),
         (SERVED, str(MODEL), "does not serve .*tiny-math"),
+        ([{"id": "other/tiny-math", "root": "/x/tiny-math"}], str(MODEL), "does not serve .*tiny-math"),
+        ([], "nope", "it serves: none"),
         (None, None, "does not list its models"),
         (None, str(MODEL), "does not list its models"),
     ],
