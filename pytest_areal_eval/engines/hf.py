@@ -10,8 +10,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import ModelRequest, ModelResponse
-from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Launch, TransientError, describe
-from pytest_areal_eval.engines.http import MALFORMED, get_json, post_json
+from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Launch
+from pytest_areal_eval.engines.http import MALFORMED, get_json, post_json, unexpected
 from pytest_areal_eval.engines.wire import CHAT, GENERATE, Form, abort_request, ask, chat_body
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class HFEngine:
                 model=body["served_model_name"],
             )
         except MALFORMED as e:
-            raise TransientError(f"{endpoint.name} GET /model_info: unexpected body {describe(body)}") from e
+            raise unexpected(f"{endpoint.name} GET /model_info", body, e) from e
         return self.info
 
     async def generate(

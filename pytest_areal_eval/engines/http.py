@@ -53,6 +53,11 @@ async def get_text(http: aiohttp.ClientSession, endpoint: Endpoint, path: str) -
     return raw.decode(errors="replace")
 
 
+def unexpected(where: str, body: Any, error: Exception) -> TransientError:
+    """For a body whose reading raised ``error``, one of :data:`MALFORMED`."""
+    return TransientError(f"{where}: unexpected body ({type(error).__name__}: {error}): {describe(body)}")
+
+
 def openai_path(endpoint: Endpoint, path: str) -> str:
     """``/v1/models`` for a server's root; for an address with a path of its own, that is all that goes before."""
     return path if urlsplit(endpoint.base_url).path else f"/v1{path}"

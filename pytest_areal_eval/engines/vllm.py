@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_areal_eval.api import ModelRequest, ModelResponse
 from pytest_areal_eval.checkpoint import is_plain
 from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Gang, Launch, TransientError, describe
-from pytest_areal_eval.engines.http import MALFORMED, get_json, get_text, post_json
+from pytest_areal_eval.engines.http import MALFORMED, get_json, get_text, post_json, unexpected
 from pytest_areal_eval.engines.installed import Wanted, release
 from pytest_areal_eval.engines.pictures import PICTURED_CHAT
 from pytest_areal_eval.engines.server import Program, ServerSpec, context_of, recommended
@@ -120,7 +120,7 @@ class VLLMEngine:
         try:
             context_length = context_of(body, self.spec.served_name)
         except MALFORMED as e:
-            raise TransientError(f"{endpoint.name} GET /v1/models: unexpected body {describe(body)}") from e
+            raise unexpected(f"{endpoint.name} GET /v1/models", body, e) from e
         most = _at_once(self.settings)
         kv_tokens = await _kv_tokens(endpoint, http)
         concurrency = most if kv_tokens is None else recommended(kv_tokens, most, context_length)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import TOP_K_OFF, ModelRequest, ModelResponse, has_pictures
 from pytest_areal_eval.engines.answers import check_fields, parse_chat, parse_completion, parse_generate
-from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo, TransientError, describe
-from pytest_areal_eval.engines.http import MALFORMED, post_json, token_budget
+from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo, TransientError
+from pytest_areal_eval.engines.http import MALFORMED, post_json, token_budget, unexpected
 from pytest_areal_eval.engines.schemas import of_openai, of_sglang, of_vllm, refuse_schemas
 from pytest_areal_eval.errors import RequestError
 
@@ -80,7 +80,7 @@ async def exchange(
         response = parse(answer)
         check_fields(response)
     except MALFORMED as e:
-        raise TransientError(f"{endpoint.name} POST {path}: unexpected body {describe(answer)}") from e
+        raise unexpected(f"{endpoint.name} POST {path}", answer, e) from e
     response.replica, response.tokenizer = endpoint.name, request.tokenizer
     response.input_images, response.processor = list(request.image_data), request.processor
     response.input_tokens = response.input_tokens or list(request.input_ids)
