@@ -199,8 +199,7 @@ def is_message(value: object) -> bool:
 
 def has_pictures(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Whether any message holds a picture: then the server applies the chat template, and its processor."""
-    contents = (message.get("content") for message in messages)
-    parts = (part for content in contents if isinstance(content, list) for part in content)
+    parts = (part for message in messages if isinstance(content := message.get("content"), list) for part in content)
     return any(isinstance(part, Mapping) and part.get("type") == "image_url" for part in parts)
 
 
