@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from pytest_areal_eval.allocation import Allocation
 from pytest_areal_eval.api import TOP_K_OFF, ModelRequest, ModelResponse
 from pytest_areal_eval.engines.answers import parse_chat
-from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo, Launch, TransientError, describe
+from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo, Launch
 from pytest_areal_eval.engines.hf import HFEngine
-from pytest_areal_eval.engines.http import MALFORMED, get_json, openai_path, post_json, token_budget
+from pytest_areal_eval.engines.http import MALFORMED, get_json, openai_path, post_json, token_budget, unexpected
 from pytest_areal_eval.engines.schemas import of_openai
 from pytest_areal_eval.engines.server import ServerSpec
 from pytest_areal_eval.engines.sglang import SGLangEngine
@@ -227,8 +227,9 @@ def _names(models: Sequence[Mapping[str, Any]]) -> str:
 
 
 async def _models(endpoint: Endpoint, http: aiohttp.ClientSession) -> list[Mapping[str, Any]] | None:
+    path = openai_path(endpoint, "/models")
     try:
-        body = await get_json(http, endpoint, openai_path(endpoint, "/models"))
+        body = await get_json(http, endpoint, path)
     except RequestError as error:
         if error.status in NO_SUCH_PAGE:
             return None
@@ -236,7 +237,7 @@ async def _models(endpoint: Endpoint, http: aiohttp.ClientSession) -> list[Mappi
     try:
         return [dict(model, id=str(model["id"])) for model in body["data"]]
     except MALFORMED as error:
-        raise TransientError(f"{endpoint.name}: unexpected list of models {describe(body)}") from error
+        raise unexpected(f"{endpoint.name} GET {path}", body, error) from error
 
 
 def _check_alike(info: EngineInfo, other: EngineInfo, address: str, *, any_name: bool) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import ModelRequest, ModelResponse
 from pytest_areal_eval.engines.answers import parse_chat
-from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Gang, Launch, TransientError, describe
-from pytest_areal_eval.engines.http import MALFORMED, get_json, post_json
+from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Gang, Launch
+from pytest_areal_eval.engines.http import MALFORMED, get_json, post_json, unexpected
 from pytest_areal_eval.engines.installed import Wanted
 from pytest_areal_eval.engines.pictures import PICTURED_GENERATE
 from pytest_areal_eval.engines.server import Program, ServerSpec, context_of, recommended
@@ -99,7 +99,7 @@ class SGLangEngine:
             schemas = server.get("grammar_backend") not in (None, "none")
             self.info = EngineInfo(context_length, concurrency, self.spec.served_name, note=note, schemas=schemas)
         except MALFORMED as e:
-            raise TransientError(f"{endpoint.name}: unexpected bodies {describe(models)}, {describe(server)}") from e
+            raise unexpected(f"{endpoint.name} GET /v1/models, /server_info", [models, server], e) from e
         return self.info
 
     async def generate(
