@@ -208,9 +208,7 @@ def served(options: argparse.Namespace) -> Iterator[tuple[Engine, Endpoint]]:
     with contextlib.ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         # Whoever waits for a turn shares the GPU: with locks of its own it finds it free.
-        locks = logs / "locks" if options.turns is not None else None
-        if locks is not None:
-            locks.mkdir()
+        locks = Path(stack.enter_context(tempfile.TemporaryDirectory())) if options.turns is not None else None
         scheduler = stack.enter_context(contextlib.closing(LocalScheduler(log_dir=logs, lock_dir=locks)))
         settings = Settings(given={name: value for name, value in given.items() if value})
         engine, _ = build_engine(settings, str(options.model), scheduler)

@@ -165,9 +165,7 @@ def _check_template(tokenizer: Any, path: str) -> None:
             f"--model={path}: its chat template is no template: line {error.lineno}: {error.message}",
             "Correct chat_template.jinja (or chat_template in tokenizer_config.json).",
         ) from error
-    except (
-        Exception
-    ):  # a template raises anything for want of arguments; an evaluation may give them, or its rows say so
+    except Exception:  # of any kind, for want of arguments: an evaluation may give them, or its rows say so
         return
 
 
@@ -181,11 +179,10 @@ def _json(file: Path, path: str) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
+        hint = "Give the folder that save_pretrained wrote."
         inside = sorted(str(found.parent) for found in file.parent.glob(f"*/{file.name}"))
-        hint = (
-            f"There are checkpoints in it: {', '.join(inside[:8])}. Give one, several, or a pattern." if inside else ""
-        )
-        hint = hint or "Give the folder that save_pretrained wrote."
+        if inside:
+            hint = f"There are checkpoints in it: {', '.join(inside[:8])}. Give one, several, or a pattern."
         raise CheckpointError(f"--model={path}: no {file.name} there", hint) from error
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"--model={path}: {file.name} cannot be read: {error}", AGAIN) from error

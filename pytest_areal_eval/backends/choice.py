@@ -102,7 +102,7 @@ def build_engine(settings: Settings, model: str | None, scheduler: Scheduler | N
     """
     allocation, endpoints = parse_backend(settings), attach_to(settings)
     checkpoint = None if model is None else checkpoint_of(settings, model)
-    load = None if model is None else tokenizer_loader(settings, model)
+    load = _loader(settings, checkpoint)
     if endpoints:
         from pytest_areal_eval.engines.openai import OpenAIEngine
 
@@ -120,17 +120,18 @@ def build_engine(settings: Settings, model: str | None, scheduler: Scheduler | N
 
 def tokenizer_loader(settings: Settings, model: str) -> Loader | None:
     """What loads a checkpoint's tokenizer; None where there is only a model's name."""
-    checkpoint, trust = checkpoint_of(settings, model), bool(settings.get("trust-remote-code", False))
+    return _loader(settings, checkpoint_of(settings, model))
+
+
+def _loader(settings: Settings, checkpoint: Checkpoint | None) -> Loader | None:
     if checkpoint is None:
         return None
-    path = tokenizer_of(settings, checkpoint)
+    path, trust = tokenizer_of(settings, checkpoint), bool(settings.get("trust-remote-code", False))
     return lambda: load_tokenizer(path, trust_remote_code=trust, need_template=True)
 
 
-def tokenizer_of(settings: Settings, checkpoint: Checkpoint | None) -> str:
+def tokenizer_of(settings: Settings, checkpoint: Checkpoint) -> str:
     """Where a checkpoint's tokenizer is: in its own folder, unless a configuration's ``tokenizer_path`` differs."""
-    if checkpoint is None:
-        return ""
     others = {_place(model): _place(path) for model, path in settings.get("tokenizer", {}).items()}
     return others.get(checkpoint.path, checkpoint.path)
 

@@ -103,10 +103,10 @@ def _outcome(found: Decided) -> tuple[Outcome, Any]:
     if verdict.outcome in UNDECIDED:
         return "skipped", (found.row.file, 0, f"Skipped: {verdict.message}")
     expected = found.expected_failure
-    if verdict.outcome == "pass":  # as pytest has it of an unexpected pass
-        return (
-            ("failed", f"[XPASS(strict)] {expected[0]}") if expected is not None and expected[1] else ("passed", None)
-        )
+    if verdict.outcome == "pass":
+        if expected is not None and expected[1]:  # as pytest has it of an unexpected pass
+            return "failed", f"[XPASS(strict)] {expected[0]}"
+        return "passed", None
     examples = found.row.example_lines() if verdict.value is not None else []
     text = "\n".join([f"{found.row.name}: {verdict.message}", *examples])
     return ("skipped" if expected is not None else "failed"), text

@@ -243,8 +243,7 @@ def _gates(name: str, described: Mapping[str, Any], info: Mapping[str, Any]) -> 
 
 
 def _shard(info: Mapping[str, Any]) -> tuple[int, int] | None:
-    settings = info.get("settings", {})
-    shard = settings.get("given", {}).get("shard") or settings.get("ini", {}).get("shard")
+    shard = settings_of(info).get("shard")
     return (int(shard[0]), int(shard[1])) if shard else None
 
 
