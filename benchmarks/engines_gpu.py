@@ -354,8 +354,9 @@ async def send(endpoint: Endpoint, path: str, bodies: Sequence[Mapping[str, Any]
 
 @contextlib.contextmanager
 def gpu_use() -> Iterator[Any]:
-    """Samples the GPU; yields ``share(start, end)`` of the time in which it ran a kernel (None without a GPU)."""
-    query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", f"-lms={SAMPLE_EVERY_MS}"]
+    """Samples the first GPU; yields ``share(start, end)`` of the time in which it ran a kernel (None without a GPU)."""
+    query = ["nvidia-smi", "--id=0", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+    query.append(f"-lms={SAMPLE_EVERY_MS}")
     try:
         process = subprocess.Popen(query, stdout=subprocess.PIPE, text=True)
     except FileNotFoundError:

@@ -42,6 +42,12 @@ async def post_json(http: aiohttp.ClientSession, endpoint: Endpoint, path: str, 
     return await _request(http, endpoint, "POST", path, body)
 
 
+async def post_text(http: aiohttp.ClientSession, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> str:
+    """POST ``body`` as JSON and return the answer as text; raises as :func:`post_json`."""
+    raw, _ = await _bytes(http, endpoint, "POST", path, body)
+    return raw.decode(errors="replace")
+
+
 async def get_json(http: aiohttp.ClientSession, endpoint: Endpoint, path: str) -> Any:
     """GET and decode the answer; raises as :func:`post_json`."""
     return await _request(http, endpoint, "GET", path, None)

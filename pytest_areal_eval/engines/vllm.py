@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_areal_eval.api import ModelRequest, ModelResponse
 from pytest_areal_eval.checkpoint import is_plain
 from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Gang, Launch, TransientError, describe
-from pytest_areal_eval.engines.http import MALFORMED, get_json, get_text, post_json, unexpected
+from pytest_areal_eval.engines.http import MALFORMED, get_json, get_text, post_json, post_text, unexpected
 from pytest_areal_eval.engines.installed import Wanted, release
 from pytest_areal_eval.engines.pictures import PICTURED_CHAT
 from pytest_areal_eval.engines.server import Program, ServerSpec, context_of, recommended
@@ -33,6 +33,8 @@ WANTED = Wanted(
 )
 SCHEMAS_SINCE = (0, 12)
 """The version that knows ``structured_outputs`` alone; before it the field was another."""
+EMPTIED = re.compile(r'\s*(\{\s*"success"\s*:\s*true\s*\})?\s*')
+"""What says that the prefix cache is empty: 0.23 answers with nothing, 0.32 with whether it did."""
 MAX_NUM_SEQS = 256
 DEFAULTS = {
     # AReaL's, except what hurts evaluation: prefix caching and the sliding window stay on, dtype and context length
@@ -150,9 +152,9 @@ class VLLMEngine:
             raise RequestError("vLLM's reload is not whole where embeddings are tied or weights are quantized")
         call = {"method": "reload_weights", "kwargs": {"weights_path": self.model}}
         await post_json(http, endpoint, "/collective_rpc", call)
-        emptied = await post_json(http, endpoint, "/reset_prefix_cache", {})
-        if emptied != {"success": True}:
-            raise TransientError(f"{endpoint.name} keeps its prefix cache: {describe(emptied)}")
+        said = await post_text(http, endpoint, "/reset_prefix_cache", {})
+        if not EMPTIED.fullmatch(said):
+            raise TransientError(f"{endpoint.name} keeps its prefix cache: {describe(said)}")
 
     def _own(self) -> dict[str, Any]:
         spec = self.spec

@@ -24,7 +24,7 @@ from standin.tokens import ByteTokenizer
 from pytest_areal_eval.allocation import Allocation
 from pytest_areal_eval.api import EpisodeStatus
 from pytest_areal_eval.controller import ControllerSettings, Event, RolloutController
-from pytest_areal_eval.engines.base import Endpoint, Engine
+from pytest_areal_eval.engines.base import Endpoint, Engine, TransientError
 from pytest_areal_eval.engines.sglang import SGLangEngine
 from pytest_areal_eval.engines.vllm import VLLMEngine
 from pytest_areal_eval.errors import EngineLost, EngineStartError, RequestError
@@ -229,12 +229,23 @@ def untied(folder: Path, **config: Any) -> str:
     return str(folder)
 
 
-def test_vllm_loads_another_checkpoint_and_forgets_what_it_cached(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["0.23.0", "0.32.0"])
+def test_vllm_loads_another_checkpoint_and_forgets_what_it_cached(tmp_path: Path, version: str) -> None:
     engine = make("vllm")
     engine.model = untied(tmp_path)
     with in_thread(OpenVLLM) as server:
+        server.server.version = version
         asyncio.run(reload(engine, server.url))
         assert (server.server.model_path, server.server.cached) == (str(tmp_path), False)
+
+
+def test_vllm_that_keeps_its_prefix_cache_has_not_loaded_another_checkpoint(tmp_path: Path) -> None:
+    engine = make("vllm")
+    engine.model = untied(tmp_path)
+    with in_thread(OpenVLLM) as server:
+        server.server.keeps_cache = True
+        with pytest.raises(TransientError, match=r"keeps its prefix cache: .*false"):
+            asyncio.run(reload(engine, server.url))
 
 
 def test_vllm_without_its_development_endpoints_loads_none(tmp_path: Path) -> None:

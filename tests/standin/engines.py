@@ -54,6 +54,7 @@ class VLLM(Standin):
     kv_blocks = 1365
     development = False
     cached = True
+    keeps_cache = False
     version = "0.32.0"
 
     def pages(self) -> dict[str, Callable[[Request], Reply | None]]:
@@ -95,9 +96,9 @@ class VLLM(Standin):
         return Reply({"error": "the weights do not fit"}, 500) if refused else Reply({"results": [None]})
 
     def reset_prefix_cache(self, request: Request) -> Reply:
-        """Empty it."""
-        self.cached = False
-        return Reply({"success": True})
+        """Empty it; 0.23 tells nothing of it, 0.32 whether it did."""
+        self.cached = self.keeps_cache
+        return Reply(b"" if self.version < "0.32" else {"success": not self.cached})
 
     def metrics(self, request: Request) -> Reply:
         """The line that tells the KV cache's size."""
