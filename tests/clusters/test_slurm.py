@@ -337,6 +337,21 @@ class TestInsideAnAllocation:
                 salloc.send_signal(signal.SIGTERM)
                 salloc.wait(10)
 
+    def test_the_cpus_of_all_replicas_are_counted_before_any_waits_for_them(self) -> None:
+        code = (
+            "import sys; from pathlib import Path\n"
+            "from pytest_areal_eval.controller.placement import Placement\n"
+            "from pytest_areal_eval.controller.settings import Needs\n"
+            "from pytest_areal_eval.engines.base import Launch\n"
+            "from pytest_areal_eval.schedulers.slurm import SlurmScheduler\n"
+            "scheduler = SlurmScheduler(shared_dir=Path(sys.argv[1]))\n"
+            "Placement(scheduler, Needs(cpus_per_gpu=3)).check([Launch(('true',), gpus=1)] * 3)"
+        )
+        words = ["salloc", "-Q", "-N2", "--gpus-per-node=2", "-c4", "--ntasks-per-node=1", sys.executable, "-c", code]
+        done = subprocess.run([*words, str(cluster.SHARED / "few")], capture_output=True, text=True, timeout=20)
+        assert "CannotFit: 3 replicas of 3 CPUs do not fit: the slurm scheduler has 8 CPUs on 2 nodes" in done.stderr
+        assert "room for 2" in done.stderr
+
     def test_a_part_that_is_more_than_the_allocation_cannot_fit(self) -> None:
         code = (
             "import sys; from pathlib import Path\n"

@@ -68,6 +68,16 @@ class TestCommands:
         with pytest.raises(ConfigError, match=r"no partition gpu\nThere are: long, main\."):
             commands.nodes_of("gpu")
 
+    def test_an_allocation_has_its_part_of_each_node(self) -> None:
+        job = (
+            "   NumNodes=3 NumCPUs=24 NumTasks=2 CPUs/Task=4 ReqB:S:C:T=0:0:*:*\n"
+            "     Nodes=node[1-2] CPU_IDs=0-2,8-12 Mem=65536 GRES=gpu:h100:8(IDX:0-7)\n"
+            "     Nodes=node7 CPU_IDs=3 Mem=0 GRES=\n"
+            "   MinCPUsNode=4 MinMemoryNode=3000M MinTmpDiskNode=0\n"
+        )
+        parts = [(part.name, part.gpus_total, part.cpus_total, part.mem_gb_total) for part in commands.parts_in(job)]
+        assert parts == [("node[1-2]", 8, 8, 64), ("node7", 0, 1, None)]
+
     def test_cpus_and_memory_are_counted_as_slurm_reserves_them(self, prints: Prints) -> None:
         prints(
             "sinfo",

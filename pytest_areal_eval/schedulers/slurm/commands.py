@@ -50,6 +50,7 @@ _NEVER_ALONE = re.compile(r"(Assoc|QOS)Max\w+Per(Job|Node)(Limit)?|QOSMin\w+")
 """Limits on one job: ``QOSMaxGRESPerJob``, but not ``QOSMaxGRESPerUser``, which others' end relieves."""
 
 _UNUSABLE = re.compile(r"down|drain|fail|maint|unknown|error|\*", re.IGNORECASE)
+_PARTS = re.compile(r"^ +Nodes=(\S+)(?: CPU_IDs=(\S+))?(?: Mem=(\d+))?(?: GRES=(\S*))?", re.MULTILINE)
 _GPUS = re.compile(r"\bgpu(?::[^:,()]+)?:(\d+)")
 
 
@@ -142,6 +143,21 @@ def gpus_in(gres: str) -> int:
     return sum(int(count) for count in _GPUS.findall(re.sub(r"\([^)]*\)", "", gres)))
 
 
+def parts_in(job: str) -> list[NodeFree]:
+    """An allocation's part of each of its nodes, as ``scontrol show job -d`` prints it; a name may be ``node[1-2]``."""
+    found = []
+    for name, cpus, memory_mb, gres in _PARTS.findall(job):
+        mem_gb = int(memory_mb) / 1024 if int(memory_mb or 0) else None  # 0 where Slurm does not count it
+        cpus_total = _count(cpus) if cpus[:1].isdecimal() else None
+        found.append(NodeFree(name, gpus_in(gres), gpus_free=0, cpus_total=cpus_total, mem_gb_total=mem_gb))
+    return found
+
+
+def hostnames(nodes: str) -> list[str]:
+    """``node[1-2]`` is node1 and node2."""
+    return run("scontrol", "show", "hostnames", nodes).split()
+
+
 def scancel(ids: Sequence[str], *options: str) -> str:
     """Signal or cancel jobs; returns what scancel complained about, such as a job that has just ended."""
     try:
@@ -149,6 +165,12 @@ def scancel(ids: Sequence[str], *options: str) -> str:
     except SchedulerError as error:
         return str(error)
     return ""
+
+
+def _count(ids: str) -> int:
+    """``0-2,8`` is 4."""
+    ends = [part.partition("-") for part in ids.split(",")]
+    return sum(int(last or first) - int(first) + 1 for first, _, last in ends)
 
 
 def _node(name: str, state: str, gres: str, used: str, cpus: str, oversubscribe: str, memory_mb: str) -> NodeFree:

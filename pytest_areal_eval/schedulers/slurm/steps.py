@@ -7,11 +7,11 @@ Invariant: ``srun --exact`` and never ``--overlap``: two steps never have the sa
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_areal_eval.errors import ConfigError, SchedulerError
@@ -55,7 +55,7 @@ class Steps:
         return f"the allocation {self._allocation}"
 
     def nodes(self) -> list[NodeFree]:
-        """The allocation's nodes, with its GPUs on each; which are free, Slurm keeps to itself: none that we know of.
+        """The allocation's nodes, with its part of each; what of it is free, Slurm keeps to itself: none that we know.
 
         Raises:
             ConfigError: there is no such allocation any more.
@@ -71,13 +71,8 @@ class Steps:
                 f"SLURM_JOB_ID={self._allocation}: no allocation of that id runs any more",
                 "Make a new one (salloc), or submit jobs instead: env -u SLURM_JOB_ID pytest …",
             )
-        found: list[NodeFree] = []
-        for line in re.findall(r"^\s+Nodes=(\S+) .*$", text, re.MULTILINE):
-            gres = re.search(rf"Nodes={re.escape(line)} .*GRES=(\S*)", text)
-            gpus = commands.gpus_in(gres[1]) if gres else 0
-            names = commands.run("scontrol", "show", "hostnames", line).split()
-            found += [NodeFree(name, gpus_total=gpus, gpus_free=0) for name in names]
-        return found
+        parts = commands.parts_in(text)
+        return [replace(part, name=name) for part in parts for name in commands.hostnames(part.name)]
 
     def submit(self, key: str, spec: InstanceSpec, agent: list[str], exclude: Collection[str]) -> str:
         """Start srun, which waits for a free part of the allocation; returns its supervisor's pid."""
