@@ -18,6 +18,7 @@ from pytest_areal_eval.errors import ArealEvalError, CannotFit, EngineLost, Engi
 from pytest_areal_eval.schedulers.base import State
 
 SCHEDULER_FAILURES = 5
+LONGER = "if the server only needs longer, raise --start-timeout."
 SOURCE_S = 1.0
 """How often a source of addresses is asked."""
 
@@ -171,7 +172,8 @@ class Fleet:
         status = self._members[0].status
         if status is not None and status.state is State.WAITING:
             return "Wait longer with --queue-timeout, or ask for less or for another place."
-        return "Run the command by hand to see more; if the server only needs longer, raise --start-timeout."
+        ended = status is not None and status.state is State.GONE
+        return "Run the command by hand to see more" + ("." if ended else f"; {LONGER}")
 
     async def _rest(self) -> None:
         settled = all(m.phase == "gone" or (m.replica is not None and m.replica.up) for m in self._members)
