@@ -108,7 +108,7 @@ def build_engine(settings: Settings, model: str | None, scheduler: Scheduler | N
 
         kind = "" if allocation.backend == "openai" else allocation.backend
         path = model if checkpoint is None else checkpoint.path
-        return OpenAIEngine(endpoints, path, kind), load
+        return OpenAIEngine(endpoints, path, kind, messages=load is None), load
     if checkpoint is None:
         raise ConfigError("no checkpoint to evaluate", "Give --model=PATH, or --replay=FILE to score recorded answers.")
     if allocation.backend == "hf":

@@ -16,6 +16,7 @@ from pytest_areal_eval.rewards.values import DEFAULT_RANGE
 
 if TYPE_CHECKING:
     from pytest_areal_eval.collection.groups import Group
+    from pytest_areal_eval.engines.base import EngineInfo
 
 
 TIMEOUT_GRACE_S = 1.0
@@ -91,6 +92,21 @@ def check_room(group: Group, settings: Settings, sampling: GenerationHyperparame
             "and answer together",
             f"Ask for fewer: --max-new-tokens={context // 2}; or start the server with a longer context.",
         )
+
+
+def check_honoured(
+    group: Group, sampling: GenerationHyperparameters, template: Mapping[str, Any], info: EngineInfo
+) -> None:
+    """Refuse settings that a hosted API does not have: once, not for each item.
+
+    Raises:
+        ConfigError: which ones.
+    """
+    from pytest_areal_eval.engines.openai import NAME_KIND, beyond_openai
+
+    refused = beyond_openai(sampling, template) if info.openai_only else []
+    if refused:
+        raise ConfigError(f"{group.name} sets {', '.join(refused)}, which OpenAI's chat API does not have", NAME_KIND)
 
 
 def template_of(group: Group) -> dict[str, Any]:

@@ -67,8 +67,9 @@ class EngineInfo:
         concurrency: requests that one replica runs well at once.
         model: the served model's name.
         token_ids: whether it takes and gives token ids; else messages are sent and it tokenizes.
-        note: what a person should know of it, in a line.
+        note: what a person should know of it, a line each.
         schemas: whether it can hold an answer to a JSON schema.
+        openai_only: whether it has none but OpenAI's own settings.
 
     Raises:
         ValueError: a context length or a concurrency below 1.
@@ -80,6 +81,7 @@ class EngineInfo:
     token_ids: bool = True
     note: str = ""
     schemas: bool = False
+    openai_only: bool = False
 
     def __post_init__(self) -> None:
         if self.concurrency < 1 or (self.context_length is not None and self.context_length < 1):

@@ -6,21 +6,24 @@ engine does; any other one gets messages through ``/v1/chat/completions`` and to
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.allocation import Allocation
-from pytest_areal_eval.api import TOP_K_OFF, ModelRequest, ModelResponse
+from pytest_areal_eval.api import TOP_K_OFF, GenerationHyperparameters, ModelRequest, ModelResponse
 from pytest_areal_eval.engines.answers import parse_chat
 from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo, Launch
 from pytest_areal_eval.engines.hf import HFEngine
-from pytest_areal_eval.engines.http import MALFORMED, get_json, openai_path, post_json, token_budget, unexpected
+from pytest_areal_eval.engines.http import MALFORMED, openai_path, post_json, token_budget
 from pytest_areal_eval.engines.schemas import of_openai
+from pytest_areal_eval.engines.served import choose_model, list_models, with_folder
 from pytest_areal_eval.engines.server import ServerSpec
 from pytest_areal_eval.engines.sglang import SGLangEngine
 from pytest_areal_eval.engines.vllm import VLLMEngine
-from pytest_areal_eval.engines.wire import exchange, refuse_beam_search, wants_logprobs
+from pytest_areal_eval.engines.wire import exchange, leaves_no_room, refuse_beam_search, wants_logprobs
 from pytest_areal_eval.errors import RequestError
 
 if TYPE_CHECKING:
@@ -28,10 +31,10 @@ if TYPE_CHECKING:
 
 OWNERS = {"vllm": "vllm", "sglang": "sglang", "pytest-areal-eval": "hf"}
 """``owned_by`` in ``/v1/models``, and the engine that speaks to it."""
-UNLISTED = "Check the address; if it is right, give --model=NAME, as the endpoint calls it."
 INEXACT = "messages through /v1/chat/completions: the server tokenizes, so prompts are not known token by token"
+UNRENDERED = "messages through /v1/chat/completions: --model=FOLDER, with a tokenizer in it, would send token ids"
+NAME_KIND = "Leave it at its default, or name the server's kind: --backend=vllm or --backend=sglang."
 HOSTED_CONCURRENCY = 32
-NO_SUCH_PAGE = frozenset({404, 405, 501})
 
 
 class OpenAIEngine:
@@ -41,15 +44,19 @@ class OpenAIEngine:
         endpoints: the servers.
         model: its name there, or the local checkpoint that it serves; None takes the only one.
         kind: ``vllm``, ``sglang`` or ``hf`` where that is known; "" asks each server.
+        messages: whether there is no tokenizer here, so that servers that take ids get messages, too; they tell.
     """
 
     name = "openai"
 
-    def __init__(self, endpoints: Sequence[Endpoint], model: str | None, kind: str = "") -> None:
+    def __init__(
+        self, endpoints: Sequence[Endpoint], model: str | None, kind: str = "", *, messages: bool = False
+    ) -> None:
         self.endpoints = tuple(endpoints)
         self.replicas = len(self.endpoints)
         self.model = model
         self.kind = kind
+        self.messages = messages
         self._is_folder = model is not None and Path(model).is_dir()
         self.info = EngineInfo(concurrency=HOSTED_CONCURRENCY, model=model or "")
         self._spoken: dict[str, Engine] = {}
@@ -65,10 +72,11 @@ class OpenAIEngine:
             RequestError: it refuses the key, does not serve the model, or is of another kind than the one before.
         """
         try:
-            models = await _models(endpoint, http)
+            models = await list_models(endpoint, http)
         except RequestError as error:
             raise _refused(endpoint, error) if error.status in (401, 403) else error from error
-        served = choose_model(models, self.model, endpoint.base_url)
+        listed = await with_folder(models, endpoint, http) if self._is_folder and models else models
+        served = choose_model(listed, self.model, endpoint.base_url)
         told = OWNERS.get(str(served.get("owned_by")), "")
         if self.kind and told not in ("", self.kind):
             hint = "Leave out --backend: the server says what it is."
@@ -78,6 +86,8 @@ class OpenAIEngine:
         info = await engine.discover(endpoint, http)
         for other in self._spoken.values():
             _check_alike(info, other.info, endpoint.base_url, any_name=self._is_folder)
+        if self.messages and info.token_ids:
+            info = replace(info, note="\n".join(filter(None, (info.note, UNRENDERED))))
         self.info = info
         self._spoken[endpoint.name] = engine
         return info
@@ -117,8 +127,11 @@ class HostedChat:
     replicas = 1
 
     def __init__(self, model: str) -> None:
-        self.info = EngineInfo(concurrency=HOSTED_CONCURRENCY, model=model, token_ids=False, note=INEXACT, schemas=True)
+        self.info = EngineInfo(
+            concurrency=HOSTED_CONCURRENCY, model=model, token_ids=False, note=INEXACT, schemas=True, openai_only=True
+        )
         self._limit_key = "max_tokens"
+        self._refused_limit = math.inf
 
     def launch(self, name: str, token: str) -> Launch | None:
         """Nothing to start."""
@@ -138,20 +151,32 @@ class HostedChat:
             RequestError: it never will, or the endpoint could not honour a setting.
         """
         assert endpoint is not None
-        body, path = self._body(request), openai_path(endpoint, "/chat/completions")
-        key = self._limit_key
-        body[key] = token_budget(request, self.info)
-        try:
-            return await exchange(http, endpoint, path, request, body, parse_chat)
-        except RequestError as error:
-            if error.status != 400 or key != "max_tokens" or "max_completion_tokens" not in str(error):
-                raise
-        self._limit_key = "max_completion_tokens"  # OpenAI's reasoning models know no other name for it
-        body["max_completion_tokens"] = body.pop("max_tokens")
-        return await exchange(http, endpoint, path, request, body, parse_chat)
+        return await self._ask(request, endpoint, http)
 
     async def abort(self, request: ModelRequest, endpoint: Endpoint | None, http: aiohttp.ClientSession) -> None:
         """The connection is closed already; there is no more to do."""
+
+    async def _ask(
+        self, request: ModelRequest, endpoint: Endpoint, http: aiohttp.ClientSession, *, limited: bool = True
+    ) -> ModelResponse:
+        body, path = self._body(request), openai_path(endpoint, "/chat/completions")
+        key, wanted = self._limit_key, token_budget(request, self.info)
+        if limited and wanted < self._refused_limit:
+            body[key] = wanted
+        try:
+            return await exchange(http, endpoint, path, request, body, parse_chat)
+        except RequestError as error:
+            if error.status != 400 or key not in body:
+                raise
+            if key == "max_tokens" and "max_completion_tokens" in str(error):
+                self._limit_key = "max_completion_tokens"  # OpenAI's reasoning models know no other name for it
+            elif leaves_no_room(error):
+                limited = False
+                if "context" not in str(error):  # else it follows from this prompt's length
+                    self._refused_limit = min(self._refused_limit, wanted)
+            else:
+                raise
+        return await self._ask(request, endpoint, http, limited=limited)
 
     def _body(self, request: ModelRequest) -> dict[str, Any]:
         refuse_beam_search(request, self.name)
@@ -161,20 +186,9 @@ class HostedChat:
             raise RequestError("image_data beside messages", hint="Put the images into the messages, as data: URIs.")
         gconfig, options = request.gconfig, dict(request.template_kwargs)
         tools = options.pop("tools", None)
-        unknown = {
-            "top_k": gconfig.top_k < TOP_K_OFF,
-            "min_new_tokens": gconfig.min_new_tokens > 0,
-            "ignore_eos": gconfig.ignore_eos,
-            "stop_token_ids": bool(gconfig.stop_token_ids),
-            "skip_special_tokens": not gconfig.skip_special_tokens,
-            "template_kwargs": bool(options),
-        }
-        refused = [name for name, is_set in unknown.items() if is_set]
+        refused = beyond_openai(gconfig, options)
         if refused:
-            raise RequestError(
-                f"OpenAI's chat API has no {', '.join(refused)}",
-                hint="Leave it at its default, or name the server's kind: --backend=vllm or --backend=sglang.",
-            )
+            raise RequestError(f"OpenAI's chat API has no {', '.join(refused)}", hint=NAME_KIND)
         body = {
             "model": self.info.model,
             "messages": request.messages,
@@ -190,54 +204,16 @@ class HostedChat:
         return {key: value for key, value in body.items() if value is not None}
 
 
-def choose_model(models: Sequence[Mapping[str, Any]] | None, wanted: str | None, where: str) -> Mapping[str, Any]:
-    """The served model that ``--model`` means: by its name, or by the folder that the server loaded.
-
-    Raises:
-        RequestError: none is; says which there are.
-    """
-    if models is None:
-        if wanted is None or Path(wanted).is_dir():
-            raise RequestError(f"{where} does not list its models", hint=UNLISTED)
-        return {"id": wanted}
-    if wanted is None:
-        if len(models) == 1:
-            return models[0]
-        raise RequestError(f"{where} serves {len(models)} models{_names(models)}", hint="Give --model=NAME.")
-    folder = Path(wanted).expanduser().resolve()
-    same = [m for m in models if m["id"] == wanted]
-    if not same and folder.is_dir():
-        same = [m for m in models if _is_of(folder, m["id"]) or _is_of(folder, m.get("root"))]
-    if not same:
-        raise RequestError(f"{where} does not serve {wanted!r}; it serves{_names(models)}", hint="Give --model=NAME.")
-    return same[0]
-
-
-def _is_of(folder: Path, said: Any) -> bool:
-    """Whether a server's path is that folder's; a relative one begins where the server was started."""
-    path = Path(said) if isinstance(said, str) else Path()
-    if path.is_absolute():
-        return path.resolve() == folder
-    return bool(path.parts) and folder.parts[-len(path.parts) :] == path.parts
-
-
-def _names(models: Sequence[Mapping[str, Any]]) -> str:
-    shown = [f"{m['id']} (from {m['root']})" if m.get("root") not in (None, m["id"]) else str(m["id"]) for m in models]
-    return f": {', '.join(shown[:8]) or 'none'}{', …' if len(shown) > 8 else ''}"
-
-
-async def _models(endpoint: Endpoint, http: aiohttp.ClientSession) -> list[Mapping[str, Any]] | None:
-    path = openai_path(endpoint, "/models")
-    try:
-        body = await get_json(http, endpoint, path)
-    except RequestError as error:
-        if error.status in NO_SUCH_PAGE:
-            return None
-        raise
-    try:
-        return [dict(model, id=str(model["id"])) for model in body["data"]]
-    except MALFORMED as error:
-        raise unexpected(f"{endpoint.name} GET {path}", body, error) from error
+def beyond_openai(gconfig: GenerationHyperparameters, template_kwargs: Mapping[str, Any]) -> list[str]:
+    """The settings among these that OpenAI's chat API does not have; the chat template's are called by their names."""
+    unknown = {
+        "top_k": gconfig.top_k < TOP_K_OFF,
+        "min_new_tokens": gconfig.min_new_tokens > 0,
+        "ignore_eos": gconfig.ignore_eos,
+        "stop_token_ids": bool(gconfig.stop_token_ids),
+        "skip_special_tokens": not gconfig.skip_special_tokens,
+    }
+    return [name for name, is_set in unknown.items() if is_set] + [name for name in template_kwargs if name != "tools"]
 
 
 def _check_alike(info: EngineInfo, other: EngineInfo, address: str, *, any_name: bool) -> None:

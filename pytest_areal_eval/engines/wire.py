@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import aiohttp
 
 ABORT_TIMEOUT_S = 1.0
+NO_ROOM = re.compile(r"max_(completion_)?tokens|context.(length|window)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,21 @@ async def ask(
     form = ids if request.messages is None else chat
     if request.image_data or has_pictures(request.messages or ()):
         form = _form_for_pictures(engine, request, pictures, chat)
-    return await exchange(http, endpoint, form.path, request, form.body(request, engine.info), form.parse)
+    body = form.body(request, engine.info)
+    try:
+        return await exchange(http, endpoint, form.path, request, body, form.parse)
+    except RequestError as error:
+        if body.get("max_completion_tokens") is None or not leaves_no_room(error):
+            raise
+    return await exchange(http, endpoint, form.path, request, body | {"max_completion_tokens": None}, form.parse)
+
+
+def leaves_no_room(error: RequestError) -> bool:
+    """Whether a server refuses messages since prompt and limit together, or the limit alone, are more than it can hold.
+
+    Without a limit it gives what the prompt leaves, which is less: as where ids are sent and the limit is cut here.
+    """
+    return error.status == 400 and NO_ROOM.search(str(error)) is not None
 
 
 async def exchange(

@@ -18,6 +18,7 @@ from pytest_areal_eval.collection.groups import Group, Grouping, group_of, membe
 from pytest_areal_eval.collection.parametrize import Planner
 from pytest_areal_eval.collection.resolution import (
     build_workflow,
+    check_honoured,
     check_room,
     reward_range_of,
     samples_of,
@@ -146,7 +147,9 @@ class EvaluationSession:
             group.workflow = build_workflow(group, controller, self.settings, arguments)
             self._check_replay(group, controller)
         group.sampling, group.template = sampling_of(group, self.settings), template_of(group)
-        check_room(group, self.settings, group.sampling, controller.engine.info.context_length)
+        info = controller.engine.info
+        check_room(group, self.settings, group.sampling, info.context_length)
+        check_honoured(group, group.sampling, group.template, info)
         group.started, group.controller = True, controller
         for item in group.items:
             if item not in self.inbox and self.runs_here(item):

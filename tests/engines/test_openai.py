@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,22 @@ from support.waiting import until
 from pytest_areal_eval.api import EpisodeStatus
 from pytest_areal_eval.controller import Event, RolloutController
 from pytest_areal_eval.engines.base import Endpoint
-from pytest_areal_eval.engines.openai import OpenAIEngine, choose_model
+from pytest_areal_eval.engines.openai import OpenAIEngine
+from pytest_areal_eval.engines.served import choose_model
 from pytest_areal_eval.errors import EngineLost, EngineStartError, RequestError
 
 KEY = "the-key"
+
+
+class AsksFor:
+    """A question, with a limit for its answer."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    async def arun_episode(self, engine: Any, data: dict[str, Any]) -> float:
+        await engine.chat([{"role": "user", "content": "q"}], max_new_tokens=self.limit)
+        return 1.0
 
 
 def engine(model: str | None, kind: str = "") -> OpenAIEngine:
@@ -35,6 +48,17 @@ def test_servers_that_take_ids_get_ids(served: type[Standin]) -> None:
     assert [r.reward for r in rollouts] == [1.0] * 3
     assert info.token_ids
     assert all(e.input_tokens > 3 for r in rollouts for e in r.episodes)
+
+
+@pytest.mark.parametrize("served", [VLLM, SGLang])
+@pytest.mark.parametrize("messages", [True, False])
+def test_messages_to_a_server_that_takes_ids_are_told(served: type[Standin], messages: bool) -> None:
+    made, events = OpenAIEngine([Endpoint("server/0", "http://nowhere")], "tiny-math", messages=messages), []
+    with in_thread(served) as server, attached(made, server, messages=messages, events=events) as controller:
+        assert run_rows(controller, 1)[0].reward == 1.0
+    told = [e.text for e in events if e.kind == "warning"]
+    assert ["would send token ids" in text for text in told if "messages" in text] == [True] * messages
+    assert sum("ignores seeds" in text for text in told) == (served is SGLang)
 
 
 def test_connections_are_kept_and_reused() -> None:
@@ -64,6 +88,44 @@ def test_the_limits_other_name_is_learnt_once() -> None:
         rollouts = run_rows(controller, 4)
         assert server.load.requests == 4
     assert [r.reward for r in rollouts] == [1.0] * 4
+
+
+TOO_LARGE = "max_tokens is too large: {wanted}. This model supports at most 4096 completion tokens"
+TOO_LONG = "This model's maximum context length is 8192 tokens. However, you requested {wanted} in the completion."
+
+
+@pytest.mark.parametrize(("said", "requests"), [(TOO_LARGE, 1 + 4), (TOO_LONG, 2 * 4)])
+def test_a_limit_that_a_hosted_model_cannot_hold_is_left_to_it(said: str, requests: int) -> None:
+    """The default is 16,384 tokens, more than many have.  What the model itself cannot hold is learnt once."""
+
+    class Small(Hosted):
+        def refusal(self, path: str, body: Mapping[str, Any]) -> Reply | None:
+            wanted = body.get("max_tokens", 0)
+            message = said.format(wanted=wanted)
+            return Reply(self.error(path, 400, message), 400) if wanted > 4096 else super().refusal(path, body)
+
+    with in_thread(Small) as server, attached(engine("gpt-x"), server, max_concurrency=1) as controller:
+        rollouts = [controller.submit({}, AsksFor(16384), item_id=f"row-{n}") for n in range(4)]
+        assert [r.reward for r in controller.wait(ids=rollouts, timeout=30)] == [1.0] * 4
+        assert len(server.server.bodies) == requests
+        controller.submit({}, AsksFor(100), item_id="short")
+        assert controller.wait(timeout=30)[0].reward == 1.0
+    assert server.server.bodies[-1]["max_tokens"] == 100
+
+
+@pytest.mark.parametrize("served", [VLLM, SGLang])
+def test_messages_get_what_the_context_leaves_as_ids_do(served: type[Standin]) -> None:
+    class Full(served):  # type: ignore[misc,valid-type]
+        def refusal(self, path: str, body: Mapping[str, Any]) -> Reply | None:
+            if (body.get("max_completion_tokens") or 0) < 1000:
+                return super().refusal(path, body)  # type: ignore[no-any-return]
+            message = "Requested token count exceeds the model's maximum context length of 1024 tokens."
+            return Reply(self.error(path, 400, message), 400)
+
+    made = engine("tiny-math")
+    with in_thread(Full, context_length=1024) as server, attached(made, server, messages=True) as controller:
+        controller.submit({}, AsksFor(1000), item_id="one")
+        assert controller.wait(timeout=30)[0].reward == 1.0
 
 
 @pytest.mark.parametrize("setting", ["top_k", "min_new_tokens", "ignore_eos", "stop_token_ids", "skip_special_tokens"])
@@ -227,6 +289,22 @@ def test_a_model_is_found_by_name_or_as_the_only_one(wanted: str | None) -> None
 def test_a_model_is_found_by_the_folder_that_was_loaded(root: str) -> None:
     models = [{"id": "other", "root": "/x"}, {"id": "policy", "root": root}]
     assert choose_model(models, str(MODEL), "url")["id"] == "policy"
+
+
+@pytest.mark.parametrize("folder", [MODEL, MODEL.parent])
+def test_sglang_is_found_by_the_folder_that_it_loaded_under_another_name(folder: Path) -> None:
+    class Named(SGLang):
+        served_name = "policy"
+
+    with in_thread(Named) as server:
+        server.server.model_path = str(MODEL)
+        if folder == MODEL:
+            with attached(engine(str(folder)), server) as controller:
+                assert run_rows(controller, 1)[0].reward == 1.0
+        else:
+            with pytest.raises(EngineStartError, match=f"it serves: policy .from {MODEL}.") as caught:
+                attached(engine(str(folder)), server).__enter__()
+            assert "does not serve" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,9 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, warm: None) 
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     monkeypatch.delenv("CI", raising=False)
 
-    def go(*args: str) -> pytest.RunResult:
+    def go(*args: str, source: str = SUITE) -> pytest.RunResult:
         pytester.makeini(f"[pytest]\naddopts = {without()}\n")
-        pytester.makepyfile(test_evals=SUITE)
+        pytester.makepyfile(test_evals=source)
         return pytester.runpytest("-q", *args)
 
     return go
@@ -86,7 +86,20 @@ def test_answers_longer_than_the_servers_context_are_refused(run: Run) -> None:
 def test_an_unknown_flag_is_one_message_in_the_servers_words(run: Run) -> None:
     command = f"--engine-cmd={sys.executable} {STANDIN} vllm"
     result = run(f"--model={MODEL}", "--backend=vllm", command, "--engine-arg=no-such-flag=1")
-    refused(result, ENGINE, "error: unrecognized arguments: --no-such-flag 1")
+    refused(result, ENGINE, "error: unrecognized arguments: --no-such-flag 1", "by hand to see more.")
+
+
+@pytest.mark.parametrize("argument", ["enable_thinking=False", "top_k=4", "template_kwargs={'reasoning': 'low'}"])
+def test_a_setting_that_a_hosted_api_does_not_have_is_one_message_before_any_row(run: Run, argument: str) -> None:
+    with in_thread(Hosted) as server:
+        result = run(
+            f"--base-url={server.url}", "--model=gpt-x", source=SUITE.replace("ROWS, w", f"ROWS, {argument}, w")
+        )
+        assert server.load.requests == 0
+    name = "reasoning" if "reasoning" in argument else argument.partition("=")[0]
+    refused(
+        result, USAGE, f"ERROR: test_gsm sets {name}, which OpenAI's chat API does not have", "Leave it at its default"
+    )
 
 
 def test_servers_stay_up_for_checkpoints_that_differ_in_their_weights_alone(
