@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from pytest_areal_eval.engines.base import describe
 from pytest_areal_eval.errors import ConfigError
+from pytest_areal_eval.programs import ask
 
 OWN_PATH = {"PYTHONSAFEPATH": "1"}
 """For a program of an engine's environment: what lies where pytest was started (``queue.py``, a folder ``vllm``) is no
@@ -103,14 +104,12 @@ def _ask(wanted: Wanted, python: str) -> tuple[str | None, bool, str]:
 def _run(python: str, arguments: Sequence[str]) -> str:
     env = {**os.environ, **OWN_PATH}
     try:
-        done = subprocess.run(
-            [python, *arguments], capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=True, env=env
-        )
-    except subprocess.CalledProcessError as error:
-        last = describe((error.stderr.strip().splitlines() or ["(it said nothing)"])[-1])
-        raise ConfigError(f"--engine-python={python}: it ends with {error.returncode}: {last}", HINT) from error
+        done = ask([python, *arguments], LIMIT_S, env)
     except subprocess.TimeoutExpired as error:
         raise ConfigError(f"--engine-python={python}: no answer within {LIMIT_S:g} s", HINT) from error
     except OSError as error:
         raise ConfigError(f"--engine-python={python}: {error.strerror}", HINT) from error
+    if done.returncode != 0:
+        last = describe((done.stderr.strip().splitlines() or ["(it said nothing)"])[-1])
+        raise ConfigError(f"--engine-python={python}: it ends with {done.returncode}: {last}", HINT)
     return done.stdout
