@@ -23,7 +23,7 @@ MISSES = 3
 END_TRIES = 6
 """At ``TICK_S``: Slurm takes up to a second to say who has ended a job."""
 FOREIGN_S = 3.0
-"""How long something may answer there that is no such server, as a gateway does for a moment before its server is up."""
+"""How long what answers there may be no server of models, as a gateway's page is while its server starts."""
 RECONNECT_S = 20.0
 """How long a given address may be silent; nobody here can restart it."""
 

@@ -200,11 +200,11 @@ class Page(VLLM):
 
 
 class Failing(Page):
-    body = {"error": {"message": "upstream unavailable"}}
+    body: Any = {"error": {"message": "upstream unavailable"}}
 
 
 class Listed(Page):
-    body = [1, 2]
+    body: Any = (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_what_answers_but_is_no_server_of_models_is_not_waited_for(served: type[
     began = time.monotonic()
     with (
         in_thread(served) as server,
-        pytest.raises(EngineStartError, match=f"does not answer as a server of models does: .*{said}"),
+        pytest.raises(EngineStartError, match=rf"does not answer as a server of models does: .*{said}"),
         attached(engine("tiny-math"), server),
     ):
         pass
@@ -248,7 +248,7 @@ def test_a_started_server_that_is_another_program_is_not_waited_for_half_an_hour
     made = VLLMEngine(spec("vllm", command=(sys.executable, str(script))))
     with (
         RolloutController(made, scheduler, settings=ControllerSettings(restarts=3)) as controller,
-        pytest.raises(EngineStartError, match="does not answer as a server of models does: .*hello"),
+        pytest.raises(EngineStartError, match=r"does not answer as a server of models does: .*hello"),
     ):
         controller.initialize()
     scheduler.close()
@@ -267,11 +267,11 @@ def test_another_protocol_is_told_in_a_line() -> None:
         async with listening, aiohttp.ClientSession() as http:
             await get_json(http, Endpoint("server/0", f"{address}:{port}"), "/v1/models")
 
-    with pytest.raises(TransientError, match="speaks no HTTP: .*SSH-2.0-OpenSSH") as caught:
+    with pytest.raises(TransientError, match=r"speaks no HTTP: .*SSH-2.0-OpenSSH") as caught:
         asyncio.run(ask("http://127.0.0.1"))
     assert "\n" not in str(caught.value)
     assert caught.value.foreign
-    with pytest.raises(TransientError, match="speaks no TLS .*one without it takes http://"):
+    with pytest.raises(TransientError, match=r"speaks no TLS .*one without it takes http://"):
         asyncio.run(ask("https://127.0.0.1"))
 
 
