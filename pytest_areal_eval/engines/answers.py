@@ -12,6 +12,8 @@ from typing import Any
 from pytest_areal_eval.api import ModelResponse, StopReason
 from pytest_areal_eval.errors import RequestError
 
+LARGEST_ID = 2**31 - 1
+"""What tokenizers take; of a larger one they say that it overflows, in a traceback."""
 _STOP_REASONS: Mapping[str, StopReason] = {
     "stop": "stop",
     "length": "length",
@@ -82,6 +84,8 @@ def check_fields(response: ModelResponse) -> None:
         raise TypeError("token ids are whole numbers")
     if min(response.input_count, response.output_count, min(ids, default=0)) < 0:
         raise ValueError("token ids and counts are not negative")
+    if max(ids, default=0) > LARGEST_ID:
+        raise ValueError("no vocabulary has so many tokens")
     if not all(map(math.isfinite, response.output_logprobs)):
         raise ValueError("log-probabilities are finite")
 

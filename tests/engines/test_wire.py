@@ -107,6 +107,7 @@ NOT_WHAT_THEY_ARE_CALLED: list[Any] = [
     {"choices": [{**COMPLETION, "token_ids": ["5"]}]},
     {"choices": [{**COMPLETION, "token_ids": [5.0]}]},
     {"choices": [{**COMPLETION, "token_ids": [-5]}]},
+    {"choices": [{**COMPLETION, "token_ids": [2**40]}]},
     {"choices": [{**COMPLETION, "logprobs": {"token_logprobs": [math.nan, -0.5]}}]},
     {"choices": [COMPLETION], "usage": {"prompt_tokens": math.inf, "completion_tokens": 1}},
     {"choices": [COMPLETION], "usage": {"prompt_tokens": 3, "completion_tokens": -1}},
