@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import aiohttp
 import pytest
@@ -193,18 +193,18 @@ def test_a_server_that_never_answers_costs_the_time_that_was_given_and_no_more()
 class Page(VLLM):
     """A web server, or a gateway that has another one behind it."""
 
-    body: Any = b"<html><h1>Welcome to nginx!</h1></html>"
+    body: ClassVar[Any] = b"<html><h1>Welcome to nginx!</h1></html>"
 
     def models(self, request: Request) -> Reply:
         return Reply(self.body)
 
 
 class Failing(Page):
-    body: Any = {"error": {"message": "upstream unavailable"}}
+    body: ClassVar[Any] = {"error": {"message": "upstream unavailable"}}
 
 
 class Listed(Page):
-    body: Any = (1, 2)
+    body: ClassVar[Any] = (1, 2)
 
 
 @pytest.mark.parametrize(
