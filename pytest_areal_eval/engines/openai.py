@@ -20,7 +20,7 @@ from pytest_areal_eval.engines.schemas import of_openai
 from pytest_areal_eval.engines.server import ServerSpec
 from pytest_areal_eval.engines.sglang import SGLangEngine
 from pytest_areal_eval.engines.vllm import VLLMEngine
-from pytest_areal_eval.engines.wire import exchange, refuse_beam_search, wants_logprobs
+from pytest_areal_eval.engines.wire import exchange, refuse_settings, wants_logprobs
 from pytest_areal_eval.errors import RequestError
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class HostedChat:
         """The connection is closed already; there is no more to do."""
 
     def _body(self, request: ModelRequest) -> dict[str, Any]:
-        refuse_beam_search(request, self.name)
+        refuse_settings(request, self.name)
         if request.messages is None:
             raise RequestError("this endpoint takes no token ids", hint="Send messages: ModelRequest(messages=[...]).")
         if request.image_data:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_areal_eval.api import TOP_K_OFF, ModelRequest, ModelResponse, has_pictures
+from pytest_areal_eval.api import TOP_K_OFF, GenerationHyperparameters, ModelRequest, ModelResponse, has_pictures
 from pytest_areal_eval.engines.answers import check_fields, parse_chat, parse_completion, parse_generate
-from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo, TransientError
+from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo, TransientError, describe
 from pytest_areal_eval.engines.http import MALFORMED, post_json, token_budget, unexpected
 from pytest_areal_eval.engines.schemas import of_openai, of_sglang, of_vllm, refuse_schemas
 from pytest_areal_eval.errors import RequestError
@@ -51,7 +51,7 @@ async def ask(
         RequestError: it never will.
         PromptTooLong: the prompt fills the context.
     """
-    refuse_beam_search(request, engine.name)
+    refuse_settings(request, engine.name)
     refuse_schemas(request, engine)
     form = ids if request.messages is None else chat
     if request.image_data or has_pictures(request.messages or ()):
@@ -70,7 +70,7 @@ async def exchange(
     """Send one request and read its answer; one attempt.
 
     Raises:
-        TransientError: it may succeed elsewhere or later; an answer of another form counts as that.
+        TransientError: it may succeed elsewhere or later; an answer of another form counts as that, and an aborted one.
         RequestError: it never will.
     """
     if endpoint is None:
@@ -81,6 +81,8 @@ async def exchange(
         check_fields(response)
     except MALFORMED as e:
         raise unexpected(f"{endpoint.name} POST {path}", answer, e) from e
+    if response.stop_reason == "abort":  # the beginning of an answer, which must not be graded as one
+        raise TransientError(f"{endpoint.name} POST {path}: the server aborted the request: {describe(answer)}")
     response.replica, response.tokenizer = endpoint.name, request.tokenizer
     response.input_images, response.processor = list(request.image_data), request.processor
     response.input_tokens = response.input_tokens or list(request.input_ids)
@@ -100,10 +102,16 @@ def _form_for_pictures(engine: Engine, request: ModelRequest, form: Form | None,
     return chat
 
 
-def refuse_beam_search(request: ModelRequest, engine: str) -> None:
+def refuse_settings(request: ModelRequest, engine: str) -> None:
     """Refuse what no engine here does, by its name."""
     if request.gconfig.use_beam_search:
         raise RequestError(f"the {engine} engine has no beam search", hint="Set gconfig.use_beam_search=false.")
+    adapter = request.gconfig.lora_name
+    if adapter != GenerationHyperparameters.lora_name:
+        raise RequestError(
+            f"gconfig.lora_name={adapter!r}: the {engine} engine chooses no adapter for a request",
+            hint="Merge the adapter into the checkpoint, or start a server with it and give --base-url and --model.",
+        )
 
 
 def common_sampling(request: ModelRequest) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -216,4 +216,19 @@ def test_a_schema_is_refused_where_the_engine_has_no_grammar() -> None:
 
 def test_beam_search_is_refused_by_name() -> None:
     with pytest.raises(RequestError, match="vllm engine has no beam search"):
-        wire.refuse_beam_search(request(use_beam_search=True), "vllm")
+        wire.refuse_settings(request(use_beam_search=True), "vllm")
+
+
+def test_an_adapter_is_refused_by_name() -> None:
+    """Unsaid, the answers would be the base model's."""
+    with pytest.raises(RequestError, match=r"gconfig.lora_name='step-9': the vllm engine chooses no adapter"):
+        wire.refuse_settings(request(lora_name="step-9"), "vllm")
+    wire.refuse_settings(request(), "vllm")
+
+
+def test_every_setting_is_sent_or_refused_or_read_before_the_request() -> None:
+    """One that AReaL adds must not be left out unsaid."""
+    sent = {"temperature", "top_p", "top_k", "frequency_penalty", "stop", "stop_token_ids", "ignore_eos"}
+    sent |= {"skip_special_tokens", "max_new_tokens", "min_new_tokens", "seed"}
+    refused, read = {"use_beam_search", "lora_name"}, {"n_samples", "greedy", "max_tokens"}
+    assert {f.name for f in fields(GenerationHyperparameters)} == sent | refused | read
