@@ -220,6 +220,7 @@ class ModelResponse:
         output_count: number of output tokens where ``output_tokens`` is empty.
         replica: name of the replica that answered.
         attempts: HTTP attempts that it took.
+        served: what the server calls the model and the weights that answered, where it tells.
     """
 
     input_tokens: list[int] = field(default_factory=list)
@@ -242,6 +243,7 @@ class ModelResponse:
     output_count: int = 0
     replica: str = ""
     attempts: int = 1
+    served: str = ""
 
     @property
     def input_len(self) -> int:

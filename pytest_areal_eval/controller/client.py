@@ -14,6 +14,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from pytest_areal_eval.api import ModelRequest, ModelResponse
 from pytest_areal_eval.controller.clock import Clock
+from pytest_areal_eval.controller.oddities import Oddities
 from pytest_areal_eval.controller.replicas import Replica, Replicas
 from pytest_areal_eval.controller.settings import ControllerSettings
 from pytest_areal_eval.engines.base import Engine, TransientError, describe
@@ -63,6 +64,7 @@ class EngineClient:
         rng: jitter.
         on_refused: receives an answer that every further request would get too.
         on_first: receives the first request.
+        on_odd: receives a line about an answer that is not as it should be.
     """
 
     def __init__(
@@ -75,7 +77,9 @@ class EngineClient:
         *,
         on_refused: Callable[[RequestError], None] = lambda error: None,
         on_first: Callable[[ModelRequest], None] = lambda request: None,
+        on_odd: Callable[[str], None] = lambda line: None,
     ) -> None:
+        self.oddities = Oddities(on_odd)
         self._engine = engine
         self._replicas = replicas
         self._http = http
@@ -121,6 +125,7 @@ class EngineClient:
                 self._answered = True
                 self._replicas.answered(replica)
                 response.replica, response.attempts = replica.name, progress.attempts
+                self.oddities.look(request, response)
                 return response
             finally:
                 self._replicas.give_back(replica)

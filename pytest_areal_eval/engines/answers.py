@@ -35,6 +35,7 @@ def parse_generate(body: Any) -> ModelResponse:
         text=_text(body["text"]),
         input_count=int(meta["prompt_tokens"]),
         output_count=int(meta["completion_tokens"]),
+        served=_served(meta.get("weight_version")),
     )
 
 
@@ -50,6 +51,7 @@ def parse_completion(body: Any) -> ModelResponse:
         text=_text(choice["text"]),
         input_count=int(usage["prompt_tokens"]),
         output_count=int(usage["completion_tokens"]),
+        served=_served(body.get("model")),
     )
 
 
@@ -59,6 +61,7 @@ def parse_chat(body: Any) -> ModelResponse:
     message = choice["message"]
     matched = choice.get("stop_reason", choice.get("matched_stop"))
     logprobs = (choice.get("logprobs") or {}).get("content") or ()
+    metadata = body.get("metadata")
     return ModelResponse(
         input_tokens=list(body.get("prompt_token_ids") or choice.get("prompt_token_ids") or ()),
         output_tokens=list(choice.get("token_ids") or choice.get("response_token_ids") or ()),
@@ -70,6 +73,7 @@ def parse_chat(body: Any) -> ModelResponse:
         tool_calls=[{"id": call["id"], **_called(call["function"])} for call in message.get("tool_calls") or ()],
         input_count=int(usage.get("prompt_tokens", 0)),
         output_count=int(usage.get("completion_tokens", 0)),
+        served=_served(body.get("model"), metadata.get("weight_version") if isinstance(metadata, Mapping) else None),
     )
 
 
@@ -109,6 +113,11 @@ def _text(value: Any) -> str:
     if value is not None and not isinstance(value, str):
         raise TypeError(f"no text: {type(value).__name__}")
     return value or ""
+
+
+def _served(*names: Any) -> str:
+    """The names that a server gave, weights behind the model."""
+    return ", weights ".join(str(name) for name in names if name not in (None, ""))
 
 
 def _called(function: Mapping[str, Any]) -> dict[str, str]:

@@ -49,6 +49,12 @@ class TestRecordedAnswers:
         assert response.output_tokens[-1] == 2
         assert response.output_logprobs == []
 
+    def test_what_answered_is_known_by_the_servers_own_name_for_it(self, server: str, form: str) -> None:
+        response = parser(server, form)(recorded(server)[f"{form}_stop"]["body"])
+        weights = "default" if server.startswith("sglang") else ""
+        named = "tiny-math" if form == "chat" or not weights else ""
+        assert response.served == ", weights ".join(filter(None, [named, weights]))
+
     def test_an_answer_cut_by_its_limit(self, server: str, form: str) -> None:
         response = parser(server, form)(recorded(server)[f"{form}_length"]["body"])
         assert (response.text, response.stop_reason, response.output_len) == ("12 * 4", "length", 5)
