@@ -121,7 +121,8 @@ def test_vllm_serve_gets_the_model_by_its_place() -> None:
     assert "--model" not in command
 
 
-def test_replicas_of_vllm_have_compile_caches_of_their_own() -> None:
+def test_replicas_of_vllm_have_compile_caches_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
     roots = {make("vllm").launch(f"eval/{i}", "t").env["VLLM_CACHE_ROOT"] for i in (0, 1)}
     assert len(roots) == 2
 
