@@ -68,6 +68,8 @@ class OpenAIEngine:
             models = await _models(endpoint, http)
         except RequestError as error:
             raise _refused(endpoint, error) if error.status in (401, 403) else error from error
+        if models is not None and self._is_folder:
+            models = await _with_folders(models, endpoint, http)
         served = choose_model(models, self.model, endpoint.base_url)
         told = OWNERS.get(str(served.get("owned_by")), "")
         if self.kind and told not in ("", self.kind):
@@ -238,6 +240,20 @@ async def _models(endpoint: Endpoint, http: aiohttp.ClientSession) -> list[Mappi
         return [dict(model, id=str(model["id"])) for model in body["data"]]
     except MALFORMED as error:
         raise unexpected(f"{endpoint.name} GET {path}", body, error) from error
+
+
+async def _with_folders(
+    models: list[Mapping[str, Any]], endpoint: Endpoint, http: aiohttp.ClientSession
+) -> list[Mapping[str, Any]]:
+    """SGLang lists the name that it serves; the folder that it loaded it tells elsewhere."""
+    if not any(OWNERS.get(str(model.get("owned_by"))) == "sglang" for model in models):
+        return models
+    try:
+        told = await get_json(http, endpoint, "/model_info")
+    except RequestError:
+        return models
+    path = told.get("model_path") if isinstance(told, Mapping) else None
+    return [{**model, "root": path} if model.get("root") in (None, model["id"]) else model for model in models]
 
 
 def _check_alike(info: EngineInfo, other: EngineInfo, address: str, *, any_name: bool) -> None:

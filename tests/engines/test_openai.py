@@ -320,6 +320,20 @@ def test_a_model_is_found_by_the_folder_that_was_loaded(root: str) -> None:
     assert choose_model(models, str(MODEL), "url")["id"] == "policy"
 
 
+def test_sglangs_model_is_found_by_the_folder_that_it_loaded_whatever_it_calls_it() -> None:
+    """Found by its name alone, there would be no tokenizer, and its rows would be sent as messages."""
+    with in_thread(SGLang) as server:
+        server.server.served_name = "policy"  # type: ignore[attr-defined]
+        server.server.model_path = str(MODEL)
+        with attached(engine(str(MODEL)), server) as controller:
+            assert (controller.engine.info.model, controller.engine.info.token_ids) == ("policy", True)
+            assert run_rows(controller, 1)[0].reward == 1.0
+        server.server.model_path = "/ckpt/other"
+        said = r"does not serve .*tiny-math.*; it serves: policy \(from /ckpt/other\)"
+        with pytest.raises(EngineStartError, match=said), attached(engine(str(MODEL)), server):
+            pass
+
+
 @pytest.mark.parametrize(
     ("models", "wanted", "said"),
     [
