@@ -103,9 +103,11 @@ def _form_for_pictures(engine: Engine, request: ModelRequest, form: Form | None,
 
 
 def refuse_settings(request: ModelRequest, engine: str) -> None:
-    """Refuse what no engine here does, by its name."""
+    """Refuse what no engine here does, by its name; what servers make of an empty stop string differs."""
     if request.gconfig.use_beam_search:
         raise RequestError(f"the {engine} engine has no beam search", hint="Set gconfig.use_beam_search=false.")
+    if not all(isinstance(text, str) and text for text in request.gconfig.stop or ()):
+        raise RequestError(f"gconfig.stop={request.gconfig.stop!r}: stop strings are texts, and none is empty")
     adapter = request.gconfig.lora_name
     if adapter != GenerationHyperparameters.lora_name:
         raise RequestError(

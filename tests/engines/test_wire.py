@@ -225,6 +225,13 @@ def test_beam_search_is_refused_by_name() -> None:
         wire.refuse_settings(request(use_beam_search=True), "vllm")
 
 
+@pytest.mark.parametrize("stop", ["", [""], ["a", ""], [None], [1]])
+def test_what_no_answer_can_end_with_is_refused_by_name(stop: Any) -> None:
+    """vLLM and SGLang say 400 to an empty one, and the embedded engine took it for none."""
+    with pytest.raises(RequestError, match="stop strings are texts, and none is empty"):
+        wire.refuse_settings(request(stop=stop), "hf")
+
+
 def test_an_adapter_is_refused_by_name() -> None:
     """Unsaid, the answers would be the base model's."""
     with pytest.raises(RequestError, match=r"gconfig.lora_name='step-9': the vllm engine chooses no adapter"):

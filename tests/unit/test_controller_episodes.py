@@ -287,6 +287,19 @@ def test_a_temperature_for_one_request_outdoes_an_evaluation_that_is_greedy(
     assert run(body, gconfig=greedy).reward == temperature
 
 
+def test_one_stop_string_is_a_string_and_not_its_letters() -> None:
+    """C65: every answer ended at the first of them."""
+
+    async def body(engine: EpisodeEngine, item: dict[str, Any]) -> float:
+        await engine.chat([{"role": "user", "content": "a"}], stop="Question:")
+        return 1.0
+
+    engine = LocalEngine()
+    run(body, engine, tokenizer=ByteTokenizer())
+    assert engine.requests[0].gconfig.stop == ["Question:"]
+    assert GenerationHyperparameters(stop="48.").new(n_samples=1).stop == ["48."]  # type: ignore[arg-type]
+
+
 def test_chat_without_a_tokenizer_leaves_the_template_to_the_server() -> None:
     engine = LocalEngine()
     episode = run(ask, engine, template_kwargs={"enable_thinking": False})
