@@ -135,8 +135,18 @@ def common_sampling(request: ModelRequest) -> dict[str, Any]:
 
 
 def _stop_token_ids(request: ModelRequest) -> list[int]:
-    """AReaL adds the tokenizer's own ends to every request; with ``ignore_eos`` they must not end the answer."""
+    """AReaL adds the tokenizer's own ends to every request; with ``ignore_eos`` they must not end the answer.
+
+    Raises:
+        RequestError: one that is no token's: beside a row with ``min_new_tokens`` SGLang 0.5.23 dies of it.
+    """
     ids = request.gconfig.stop_token_ids
+    if ids and hasattr(request.tokenizer, "__len__") and not -1 < min(ids) <= max(ids) < len(request.tokenizer):
+        wrong = [i for i in ids if not -1 < i < len(request.tokenizer)]
+        raise RequestError(
+            f"gconfig.stop_token_ids={wrong}: the tokenizer has {len(request.tokenizer)} tokens",
+            hint="Give ids of this checkpoint's tokenizer; another one's end nothing here.",
+        )
     if not request.gconfig.ignore_eos or request.tokenizer is None:
         return ids
     ends = (request.tokenizer.eos_token_id, request.tokenizer.pad_token_id)

@@ -199,6 +199,25 @@ def test_ignore_eos_takes_the_tokenizers_own_ends_out_of_the_stop_tokens() -> No
     assert body["stop_token_ids"] == [7]
 
 
+class Vocabulary:
+    eos_token_id, pad_token_id = 2, 0
+
+    def __len__(self) -> int:
+        return 896
+
+
+@pytest.mark.parametrize("form", [wire.completion_body, wire.generate_body, wire.chat_body])
+@pytest.mark.parametrize("wrong", [896, 10_000_000, -1])
+def test_a_stop_token_of_another_vocabulary_is_refused_before_it_is_sent(
+    form: Callable[..., dict[str, Any]], wrong: int
+) -> None:
+    """SGLang 0.5.23 died of 10,000,000, and with it every row that it was at."""
+    asks = replace(request(stop_token_ids=[2, 895, wrong]), tokenizer=Vocabulary())
+    with pytest.raises(RequestError, match=rf"stop_token_ids=\[{wrong}\]: the tokenizer has 896 tokens"):
+        form(asks, INFO)
+    form(replace(request(stop_token_ids=[2, 895]), tokenizer=Vocabulary()), INFO)
+
+
 def test_log_probabilities_are_asked_for_only_where_wanted() -> None:
     wanted = request()
     assert wire.completion_body(wanted, INFO)["logprobs"] is None
