@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.allocation import Allocation
-from pytest_areal_eval.api import TOP_K_OFF, ModelRequest, ModelResponse
+from pytest_areal_eval.api import ModelRequest, ModelResponse
 from pytest_areal_eval.engines.answers import parse_chat
 from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo, Launch
 from pytest_areal_eval.engines.hf import HFEngine
@@ -20,7 +20,7 @@ from pytest_areal_eval.engines.schemas import of_openai
 from pytest_areal_eval.engines.server import ServerSpec
 from pytest_areal_eval.engines.sglang import SGLangEngine
 from pytest_areal_eval.engines.vllm import VLLMEngine
-from pytest_areal_eval.engines.wire import exchange, refuse_settings, wants_logprobs
+from pytest_areal_eval.engines.wire import exchange, limits_top_k, refuse_settings, wants_logprobs
 from pytest_areal_eval.errors import RequestError
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class HostedChat:
         gconfig, options = request.gconfig, dict(request.template_kwargs)
         tools = options.pop("tools", None)
         unknown = {
-            "top_k": gconfig.top_k < TOP_K_OFF,
+            "top_k": limits_top_k(request),
             "min_new_tokens": gconfig.min_new_tokens > 0,
             "ignore_eos": gconfig.ignore_eos,
             "stop_token_ids": bool(gconfig.stop_token_ids),

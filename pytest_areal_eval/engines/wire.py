@@ -122,7 +122,7 @@ def common_sampling(request: ModelRequest) -> dict[str, Any]:
     return {
         "temperature": gconfig.effective_temperature,
         "top_p": gconfig.top_p,
-        "top_k": -1 if gconfig.top_k >= TOP_K_OFF else gconfig.top_k,
+        "top_k": gconfig.top_k if limits_top_k(request) else -1,
         "min_p": 0.0,
         "frequency_penalty": gconfig.frequency_penalty,
         "presence_penalty": 0.0,
@@ -132,6 +132,11 @@ def common_sampling(request: ModelRequest) -> dict[str, Any]:
         "ignore_eos": gconfig.ignore_eos,
         "skip_special_tokens": gconfig.skip_special_tokens,
     }
+
+
+def limits_top_k(request: ModelRequest) -> bool:
+    """Whether ``top_k`` leaves anything out; 0 and -1 mean "off" to most servers, and SGLang refuses the 0."""
+    return 0 < request.gconfig.top_k < TOP_K_OFF
 
 
 def _stop_token_ids(request: ModelRequest) -> list[int]:

@@ -194,6 +194,14 @@ def test_what_was_set_is_sent(form: Callable[..., dict[str, Any]]) -> None:
     assert sent["skip_special_tokens"] is False
 
 
+@pytest.mark.parametrize("form", [wire.completion_body, wire.generate_body, wire.chat_body])
+@pytest.mark.parametrize("top_k", [0, -1])
+def test_no_top_k_is_said_as_every_server_takes_it(form: Callable[..., dict[str, Any]], top_k: int) -> None:
+    """Seen: SGLang 0.5.23 answers 400 to 0, which vLLM and the embedded engine take for "off"."""
+    body = form(request(top_k=top_k), INFO)
+    assert body.get("sampling_params", body)["top_k"] == -1
+
+
 def test_ignore_eos_takes_the_tokenizers_own_ends_out_of_the_stop_tokens() -> None:
     body = wire.completion_body(request(ignore_eos=True, stop_token_ids=[7, 2, 0]), INFO)
     assert body["stop_token_ids"] == [7]
