@@ -121,6 +121,32 @@ def test_a_refusal_that_every_row_would_get_ends_the_run_with_one_message(status
     assert {r.episodes[0].status for r in rollouts} <= {EpisodeStatus.ENGINE_LOST, EpisodeStatus.WORKFLOW_ERROR}
 
 
+@pytest.mark.parametrize(
+    ("rule", "said"), [(Rule("", "malformed"), "the body is no JSON"), (Rule("", "status", 500), "HTTP 500")]
+)
+def test_a_server_that_answers_nothing_at_all_is_not_asked_for_every_row(rule: Rule, said: str) -> None:
+    """A gateway's page instead of answers would cost a thousand rows five attempts each, with their pauses."""
+    limits: dict[str, Any] = {"max_concurrency": 4, "max_attempts": 2}
+    with in_thread(Hosted, faults=[rule]) as server, attached(engine("gpt-x"), server, **limits) as controller:
+        rollouts = run_rows(controller, 200)
+        assert isinstance(controller.failure, EngineLost)
+        assert f"no request was answered, and 8 have failed; the last: server/0 ({server.url})" in str(
+            controller.failure
+        )
+        assert said in str(controller.failure)
+        assert server.load.requests < 40
+    assert {r.episodes[0].status for r in rollouts} == {EpisodeStatus.ENGINE_LOST, EpisodeStatus.WORKFLOW_ERROR}
+
+
+def test_rows_that_fail_after_others_were_answered_end_no_run() -> None:
+    rules = [Rule(f"Question {n}.", "malformed") for n in range(1, 12)]
+    limits: dict[str, Any] = {"max_concurrency": 1, "max_attempts": 2}
+    with in_thread(Hosted, faults=rules) as server, attached(engine("gpt-x"), server, **limits) as controller:
+        rollouts = run_rows(controller)
+        assert controller.failure is None
+    assert [r.reward for r in rollouts].count(1.0) == 1
+
+
 def test_one_forbidden_row_among_good_ones_costs_itself_alone() -> None:
     """A moderation filter answers 403 too."""
     rule = Rule("Question 7.", "status", 403)
