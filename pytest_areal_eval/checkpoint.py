@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,9 +125,17 @@ def load_tokenizer(path: str, *, trust_remote_code: bool = False, need_template:
     if need_template:
         _check_template(tokenizer, path)
     getattr(tokenizer, "deprecation_warnings", {})[_TOO_LONG] = True
-    if tokenizer.pad_token_id is None:
+    if tokenizer.pad_token_id is None or tokenizer.pad_token_id >= _vocabulary(path):
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def _vocabulary(path: str) -> float:
+    """How many tokens the model can say; a pad token that was added for training may be beyond, and as one that ends
+    answers, which AReaL makes of it, a server refuses it."""
+    file = Path(path) / "config.json"
+    size = _text(_json(file, path)).get("vocab_size") if file.exists() else None
+    return size if type(size) is int and size > 0 else math.inf
 
 
 def _find_on_hub(name: str) -> None:

@@ -59,6 +59,10 @@ class RequestError(ArealEvalError):
         self.status = status
 
 
+class PromptError(ArealEvalError):
+    """A chat template refuses a conversation, or fails over it; nothing was sent."""
+
+
 class PromptTooLong(ArealEvalError):
     """Prompt and answer cannot fit the model's context; known before any request is made."""
 

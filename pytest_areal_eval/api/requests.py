@@ -26,7 +26,8 @@ TOP_K_OFF = 100_000_000
 class GenerationHyperparameters:
     """How to sample.  Every field is sent explicitly, so a checkpoint's own defaults change nothing unseen.
 
-    ``seed`` is this product's addition (AReaL has none); None leaves the choice to the engine.
+    ``seed`` is this product's addition (AReaL has none); None leaves the choice to the engine.  ``stop`` may be given
+    as one text.
     """
 
     n_samples: int = 1
@@ -45,6 +46,11 @@ class GenerationHyperparameters:
     lora_name: str = "default_lora"
     use_beam_search: bool = False
     seed: int | None = None
+
+    def __post_init__(self) -> None:
+        given: Any = self.stop
+        if isinstance(given, str):  # copied as a list it would be its letters
+            self.stop = [given]
 
     @classmethod
     def of(cls, settings: Any) -> GenerationHyperparameters:
@@ -220,6 +226,7 @@ class ModelResponse:
         output_count: number of output tokens where ``output_tokens`` is empty.
         replica: name of the replica that answered.
         attempts: HTTP attempts that it took.
+        served: what the server calls the model and the weights that answered, where it tells.
     """
 
     input_tokens: list[int] = field(default_factory=list)
@@ -242,6 +249,7 @@ class ModelResponse:
     output_count: int = 0
     replica: str = ""
     attempts: int = 1
+    served: str = ""
 
     @property
     def input_len(self) -> int:

@@ -14,6 +14,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from pytest_areal_eval.api import ModelRequest, ModelResponse
 from pytest_areal_eval.controller.clock import Clock
+from pytest_areal_eval.controller.oddities import Oddities
 from pytest_areal_eval.controller.replicas import Replica, Replicas
 from pytest_areal_eval.controller.settings import ControllerSettings
 from pytest_areal_eval.engines.base import Engine, TransientError, describe
@@ -29,6 +30,8 @@ NEVER_BETTER = frozenset({401, 402})
 """A key that is refused, or not paid for, is refused for every row."""
 WRONG_PLACE = frozenset({301, 302, 303, 307, 308, 403, 404, 405})
 """So is an address that redirects, a path or a model that does not exist, unless an answer came from there before."""
+UNANSWERED = 8
+"""Requests whose attempts are spent, before the first that was answered: the others would fare no better."""
 
 
 @dataclass(slots=True)
@@ -63,6 +66,7 @@ class EngineClient:
         rng: jitter.
         on_refused: receives an answer that every further request would get too.
         on_first: receives the first request.
+        on_odd: receives a line about an answer that is not as it should be.
     """
 
     def __init__(
@@ -75,7 +79,9 @@ class EngineClient:
         *,
         on_refused: Callable[[RequestError], None] = lambda error: None,
         on_first: Callable[[ModelRequest], None] = lambda request: None,
+        on_odd: Callable[[str], None] = lambda line: None,
     ) -> None:
+        self.oddities = Oddities(on_odd)
         self._engine = engine
         self._replicas = replicas
         self._http = http
@@ -84,6 +90,7 @@ class EngineClient:
         self._on_refused = on_refused
         self._on_first: Callable[[ModelRequest], None] | None = on_first
         self._answered = False
+        self._unanswered = 0
         self._aborts: set[asyncio.Task[None]] = set()
 
     async def generate(self, request: ModelRequest, clock: Clock, progress: Progress) -> ModelResponse:
@@ -121,13 +128,16 @@ class EngineClient:
                 self._answered = True
                 self._replicas.answered(replica)
                 response.replica, response.attempts = replica.name, progress.attempts
+                self.oddities.look(request, response)
                 return response
             finally:
                 self._replicas.give_back(replica)
             progress.problem = describe(str(problem))
             self._learn(replica, problem)
             if progress.attempts >= self._settings.max_attempts:
-                raise self._spent(problem, replica, progress.attempts)
+                spent = self._spent(problem, replica, progress.attempts)
+                self._count(spent)
+                raise spent
             await asyncio.sleep(self._pause_s(progress.attempts))
 
     async def close(self) -> None:
@@ -186,6 +196,13 @@ class EngineClient:
                 await self._engine.abort(request, replica.endpoint, self._http)
         except (TransientError, RequestError, TimeoutError, OSError):
             return  # best effort: closing the connection has already told the server
+
+    def _count(self, spent: RequestError) -> None:
+        """End the run where nothing was ever answered; a server that answered before may do so again."""
+        self._unanswered += not self._answered
+        if not self._answered and self._unanswered >= UNANSWERED:
+            message = f"no request was answered, and {self._unanswered} have failed; the last: {spent.args[0]}"
+            self._on_refused(RequestError(message, status=spent.status))
 
     def _permanent(self, error: RequestError, replica: Replica, attempts: int) -> RequestError:
         message = f"{_where(replica)} refused the request (attempt {attempts}): {describe(str(error.args[0]))}"

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.api import EpisodeStatus, Score
-from pytest_areal_eval.errors import AgentError, ArealEvalError, EngineLost, GraderError, GraderTimeout, PromptTooLong
+from pytest_areal_eval.errors import (
+    AgentError,
+    ArealEvalError,
+    EngineLost,
+    GraderError,
+    GraderTimeout,
+    PromptError,
+    PromptTooLong,
+)
 from pytest_areal_eval.rewards.answers import unfinished_thinking
 from pytest_areal_eval.rewards.values import as_score
 
@@ -90,6 +98,8 @@ def fault(error: BaseException, unit: Unit, engine: EpisodeEngine) -> Outcome:
         return Outcome(EpisodeStatus.WORKFLOW_ERROR, error=str(error), traceback=error.traceback[-TRACEBACK_LIMIT:])
     if isinstance(error, PromptTooLong):
         return Outcome(EpisodeStatus.PROMPT_TOO_LONG, error=str(error))
+    if isinstance(error, PromptError):
+        return Outcome(EpisodeStatus.WORKFLOW_ERROR, error=str(error))
     if isinstance(error, EngineLost):
         return Outcome(EpisodeStatus.ENGINE_LOST, error=str(error))
     return Outcome(

@@ -26,6 +26,7 @@ class Health(Enum):
     SILENT = "silent"
     REFUSED = "refused"
     STRANGER = "stranger"
+    FOREIGN = "foreign"
     REJECTED = "rejected"
 
 
@@ -72,6 +73,9 @@ async def discover(
         async with asyncio.timeout(limit_s):
             engine.info = await engine.discover(endpoint, http)
     except TransientError as error:
+        if error.foreign:
+            said = f"{endpoint.base_url} does not answer as a server of models does: {error}"
+            return Reading(Health.FOREIGN, f"{said}\nSee what is there: curl -i {endpoint.base_url}")
         return Reading(Health.REFUSED if error.lost else Health.LOADING, str(error))
     except TimeoutError:
         return Reading(Health.SILENT, f"{endpoint.base_url} gave no answer within {limit_s:g} s")

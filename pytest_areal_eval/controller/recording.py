@@ -127,7 +127,8 @@ class EpisodeEngine:
         Args:
             messages: ``[{"role": "user", "content": "..."}]``; a picture is a part of type ``image_url``.
             template_kwargs: arguments of the chat template on top of the evaluation's (``tools``, ``enable_thinking``).
-            **overrides: fields of :class:`~pytest_areal_eval.api.GenerationHyperparameters` for this request.
+            **overrides: fields of :class:`~pytest_areal_eval.api.GenerationHyperparameters` for this request; with a
+                temperature it is not greedy, unless that is said, too.
 
         Raises:
             ValueError: that is no list of messages.
@@ -149,6 +150,8 @@ class EpisodeEngine:
         **overrides: Any,
     ) -> ModelRequest:
         """The request that :meth:`chat` sends; raises what the chat template raises."""
+        if "temperature" in overrides:  # which says how to sample, whatever the evaluation's default
+            overrides.setdefault("greedy", overrides["temperature"] == 0)
         gconfig = self.gconfig.new(**{"n_samples": 1, **overrides})
         template = {**self.template_kwargs, **(template_kwargs or {})}
         if self.tokenizer is None or has_pictures(messages):

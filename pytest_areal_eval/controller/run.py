@@ -113,6 +113,7 @@ class Run:
                 self._rng,
                 on_refused=self._refused,
                 on_first=self._look_at,
+                on_odd=lambda line: self._listeners.event("warning", line),
             ),
             engine=self._engine,
             tokenizer=self.tokenizer,
@@ -130,6 +131,8 @@ class Run:
         if self.fleet is None or self.instances is None or not isinstance(self._engine, Reloading):
             raise ConfigError(f"the servers of the engine {self._engine.name!r} cannot load another checkpoint")
         self.pool.cancel(None)
+        if self._around is not None:
+            self._around.client.oddities.forget()
         self._engine.model = model
         await self.fleet.reload(self._engine, {name: self._launch(name) for name in self._names})
         await self._until_ready(self.fleet, set())

@@ -22,6 +22,8 @@ TICK_S = 0.25
 MISSES = 3
 END_TRIES = 6
 """At ``TICK_S``: Slurm takes up to a second to say who has ended a job."""
+FOREIGN_S = 3.0
+"""How long what answers there may be no server of models, as a gateway's page is while its server starts."""
 RECONNECT_S = 20.0
 """How long a given address may be silent; nobody here can restart it."""
 
@@ -129,6 +131,8 @@ class Upkeep:
         limit_s = self._start_limit_s(member)
         if reading.health is Health.REJECTED:
             await self._recovery.lose(member, Loss(reading.text))
+        elif reading.health is Health.FOREIGN and self._is_foreign(member):
+            await self._recovery.lose(member, Loss(reading.text, again=False))
         elif now() - member.since > limit_s:
             option = " (--start-timeout)" if self._means.instances is None else ""  # else the fleet's hint names it
             await self._recovery.lose(member, Loss(f"not ready within {limit_s:g} s{option}: {reading.text}"))
@@ -141,6 +145,12 @@ class Upkeep:
             )
         elif self._means.instances is None:
             self._means.tell(member, "starting", f"{member.name}: {reading.text}")
+
+    @staticmethod
+    def _is_foreign(member: Member) -> bool:
+        """Whether what answers there is no server that is late; a given one that was ready before may come back."""
+        may_come_back = member.launch is None and member.attempt > 1
+        return not may_come_back and now() - member.since > FOREIGN_S
 
     async def _missed(self, member: Member, replica: Replica, reading: Reading) -> None:
         refused, quiet_s = reading.health is Health.REFUSED, now() - replica.answered_at

@@ -12,6 +12,8 @@ from typing import Any
 from pytest_areal_eval.api import ModelResponse, StopReason
 from pytest_areal_eval.errors import RequestError
 
+LARGEST_ID = 2**31 - 1
+"""What tokenizers take; of a larger one they say that it overflows, in a traceback."""
 _STOP_REASONS: Mapping[str, StopReason] = {
     "stop": "stop",
     "length": "length",
@@ -33,6 +35,7 @@ def parse_generate(body: Any) -> ModelResponse:
         text=_text(body["text"]),
         input_count=int(meta["prompt_tokens"]),
         output_count=int(meta["completion_tokens"]),
+        served=_served(meta.get("weight_version")),
     )
 
 
@@ -48,6 +51,7 @@ def parse_completion(body: Any) -> ModelResponse:
         text=_text(choice["text"]),
         input_count=int(usage["prompt_tokens"]),
         output_count=int(usage["completion_tokens"]),
+        served=_served(body.get("model")),
     )
 
 
@@ -57,6 +61,7 @@ def parse_chat(body: Any) -> ModelResponse:
     message = choice["message"]
     matched = choice.get("stop_reason", choice.get("matched_stop"))
     logprobs = (choice.get("logprobs") or {}).get("content") or ()
+    metadata = body.get("metadata")
     return ModelResponse(
         input_tokens=list(body.get("prompt_token_ids") or choice.get("prompt_token_ids") or ()),
         output_tokens=list(choice.get("token_ids") or choice.get("response_token_ids") or ()),
@@ -68,6 +73,7 @@ def parse_chat(body: Any) -> ModelResponse:
         tool_calls=[{"id": call["id"], **_called(call["function"])} for call in message.get("tool_calls") or ()],
         input_count=int(usage.get("prompt_tokens", 0)),
         output_count=int(usage.get("completion_tokens", 0)),
+        served=_served(body.get("model"), metadata.get("weight_version") if isinstance(metadata, Mapping) else None),
     )
 
 
@@ -82,6 +88,8 @@ def check_fields(response: ModelResponse) -> None:
         raise TypeError("token ids are whole numbers")
     if min(response.input_count, response.output_count, min(ids, default=0)) < 0:
         raise ValueError("token ids and counts are not negative")
+    if max(ids, default=0) > LARGEST_ID:
+        raise ValueError("no vocabulary has so many tokens")
     if not all(map(math.isfinite, response.output_logprobs)):
         raise ValueError("log-probabilities are finite")
 
@@ -105,6 +113,11 @@ def _text(value: Any) -> str:
     if value is not None and not isinstance(value, str):
         raise TypeError(f"no text: {type(value).__name__}")
     return value or ""
+
+
+def _served(*names: Any) -> str:
+    """The names that a server gave, weights behind the model."""
+    return ", weights ".join(str(name) for name in names if name not in (None, ""))
 
 
 def _called(function: Mapping[str, Any]) -> dict[str, str]:

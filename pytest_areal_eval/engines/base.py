@@ -157,15 +157,23 @@ class TransientError(Exception):
         retry_after_s: what the server asked to wait, if it did.
         status: HTTP status, or None where the connection failed.
         lost: the connection itself failed, so the replica may be gone.
+        foreign: an answer came, in another protocol or of another form than such a server gives.
     """
 
     def __init__(
-        self, message: str, *, retry_after_s: float | None = None, status: int | None = None, lost: bool = False
+        self,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        status: int | None = None,
+        lost: bool = False,
+        foreign: bool = False,
     ) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.status = status
         self.lost = lost
+        self.foreign = foreign
 
 
 def describe(value: Any, limit: int = 200) -> str:

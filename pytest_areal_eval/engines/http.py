@@ -61,7 +61,8 @@ async def get_text(http: aiohttp.ClientSession, endpoint: Endpoint, path: str) -
 
 def unexpected(where: str, body: Any, error: Exception) -> TransientError:
     """For a body whose reading raised ``error``, one of :data:`MALFORMED`."""
-    return TransientError(f"{where}: unexpected body ({type(error).__name__}: {error}): {describe(body)}")
+    message = f"{where}: unexpected body ({type(error).__name__}: {error}): {describe(body)}"
+    return TransientError(message, foreign=True)
 
 
 def openai_path(endpoint: Endpoint, path: str) -> str:
@@ -78,7 +79,7 @@ async def _request(
     except (ValueError, RecursionError) as e:
         text = raw.decode(errors="replace")
         message = f"{endpoint.name} {method} {path}: the body is no JSON: {describe(text)!r}"
-        raise TransientError(message, status=status) from e
+        raise TransientError(message, status=status, foreign=True) from e
 
 
 async def _bytes(
@@ -98,6 +99,8 @@ async def _bytes(
             f"{where}: its certificate is not trusted: {e.certificate_error}",
             hint="SSL_CERT_FILE=PATH in the environment names a file of those to trust.",
         ) from e
+    except (aiohttp.ClientResponseError, aiohttp.ClientConnectorSSLError) as e:
+        raise TransientError(f"{where}: {_no_http(e)}", lost=True, foreign=True) from e
     except (aiohttp.ClientError, OSError) as e:
         lost = not isinstance(e, aiohttp.ServerTimeoutError)
         raise TransientError(f"{where}: {_said(e)}", lost=lost) from e
@@ -125,6 +128,16 @@ def _said(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
         return f"cannot connect to {error.host}:{error.port}: {error.os_error.strerror or error.os_error}"
     return f"{type(error).__name__}: {error}"
+
+
+def _no_http(error: Exception) -> str:
+    """In a line; the library draws a picture of what it could not read."""
+    import aiohttp
+
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        return f"what answers there speaks no TLS ({error.os_error}); one without it takes http://"
+    said = " ".join(str(getattr(error, "message", error)).replace("^", "").replace("\\n", " ").split())
+    return f"what answers there speaks no HTTP: {describe(said)}"
 
 
 def _error(message: str, status: int, retry_after: str) -> Exception:

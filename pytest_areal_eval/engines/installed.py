@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pytest_areal_eval.engines.base import describe
 from pytest_areal_eval.errors import ConfigError
+from pytest_areal_eval.programs import ask
 
 OWN_PATH = {"PYTHONSAFEPATH": "1"}
 """For a program of an engine's environment: what lies where pytest was started (``queue.py``, a folder ``vllm``) is no
@@ -20,11 +22,10 @@ LIMIT_S = 30.0
 HINT = "Give a Python interpreter, ENV/bin/python."
 ASK = """
 import importlib.metadata as m, importlib.util as u, json, sys
-found = None
+found = {}
 for name in sys.argv[2:]:
     try:
-        found = m.version(name)
-        break
+        found[name] = m.version(name)
     except m.PackageNotFoundError:
         pass
 print(json.dumps([found, u.find_spec(sys.argv[1]) is not None, sys.version.split()[0]]))
@@ -56,7 +57,8 @@ def require(wanted: Wanted, python: str = sys.executable) -> str:
     Raises:
         ConfigError: no such interpreter, not installed there, or too old; says what was found and how to get it.
     """
-    version, importable, python_version = _ask(wanted, python)
+    found, importable, python_version = _ask(wanted.module, tuple(wanted.distributions), python)
+    version = next(iter(found.values()), None)
     where = "this environment" if python == sys.executable else python
     elsewhere = "or give --engine-python=PATH of an environment that has it"
     if not importable:
@@ -79,9 +81,8 @@ def is_for_cpu(wanted: Wanted, python: str = sys.executable) -> bool:
     Raises:
         ConfigError: no such interpreter.
     """
-    version, _, _ = _ask(wanted, python)
-    own, _, _ = _ask(replace(wanted, distributions=[f"{wanted.module}-cpu"]), python)
-    return own is not None or (version or "").endswith("cpu")
+    found, _, _ = _ask(wanted.module, tuple(wanted.distributions), python)
+    return f"{wanted.module}-cpu" in found or any(version.endswith("cpu") for version in found.values())
 
 
 def release(version: str) -> tuple[int, ...]:
@@ -89,28 +90,28 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
 
 
-def _ask(wanted: Wanted, python: str) -> tuple[str | None, bool, str]:
-    """What the interpreter says, in the last line: a wrapper around it may greet first."""
-    said = _run(python, ["-c", ASK, wanted.module, *wanted.distributions])
+@functools.lru_cache
+def _ask(module: str, distributions: tuple[str, ...], python: str) -> tuple[Mapping[str, str], bool, str]:
+    """What the interpreter says, in the last line: a wrapper around it may greet first, and may take its time."""
+    said = _run(python, ["-c", ASK, module, *distributions])
     try:
-        version, importable, python_version = json.loads(said.splitlines()[-1])
+        found, importable, python_version = json.loads(said.splitlines()[-1])
+        found = dict(found)
     except (IndexError, TypeError, ValueError) as error:
         answer = describe(said.strip()) or "nothing"
         raise ConfigError(f"--engine-python={python}: asked as a Python is, it answered {answer}", HINT) from error
-    return version, importable, python_version
+    return found, importable, python_version
 
 
 def _run(python: str, arguments: Sequence[str]) -> str:
     env = {**os.environ, **OWN_PATH}
     try:
-        done = subprocess.run(
-            [python, *arguments], capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=True, env=env
-        )
-    except subprocess.CalledProcessError as error:
-        last = describe((error.stderr.strip().splitlines() or ["(it said nothing)"])[-1])
-        raise ConfigError(f"--engine-python={python}: it ends with {error.returncode}: {last}", HINT) from error
+        done = ask([python, *arguments], LIMIT_S, env)
     except subprocess.TimeoutExpired as error:
         raise ConfigError(f"--engine-python={python}: no answer within {LIMIT_S:g} s", HINT) from error
     except OSError as error:
         raise ConfigError(f"--engine-python={python}: {error.strerror}", HINT) from error
+    if done.returncode != 0:
+        last = describe((done.stderr.strip().splitlines() or ["(it said nothing)"])[-1])
+        raise ConfigError(f"--engine-python={python}: it ends with {done.returncode}: {last}", HINT)
     return done.stdout

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.allocation import Allocation
-from pytest_areal_eval.api import TOP_K_OFF, GenerationHyperparameters, ModelRequest, ModelResponse
+from pytest_areal_eval.api import GenerationHyperparameters, ModelRequest, ModelResponse
 from pytest_areal_eval.engines.answers import parse_chat
 from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo, Launch
 from pytest_areal_eval.engines.hf import HFEngine
@@ -23,7 +23,7 @@ from pytest_areal_eval.engines.served import choose_model, list_models, with_fol
 from pytest_areal_eval.engines.server import ServerSpec
 from pytest_areal_eval.engines.sglang import SGLangEngine
 from pytest_areal_eval.engines.vllm import VLLMEngine
-from pytest_areal_eval.engines.wire import exchange, leaves_no_room, refuse_beam_search, wants_logprobs
+from pytest_areal_eval.engines.wire import exchange, leaves_no_room, limits_top_k, refuse_settings, wants_logprobs
 from pytest_areal_eval.errors import RequestError
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class HostedChat:
         return await self._ask(request, endpoint, http, limited=limited)
 
     def _body(self, request: ModelRequest) -> dict[str, Any]:
-        refuse_beam_search(request, self.name)
+        refuse_settings(request, self.name)
         if request.messages is None:
             raise RequestError("this endpoint takes no token ids", hint="Send messages: ModelRequest(messages=[...]).")
         if request.image_data:
@@ -207,7 +207,7 @@ class HostedChat:
 def beyond_openai(gconfig: GenerationHyperparameters, template_kwargs: Mapping[str, Any]) -> list[str]:
     """The settings among these that OpenAI's chat API does not have; the chat template's are called by their names."""
     unknown = {
-        "top_k": gconfig.top_k < TOP_K_OFF,
+        "top_k": limits_top_k(gconfig),
         "min_new_tokens": gconfig.min_new_tokens > 0,
         "ignore_eos": gconfig.ignore_eos,
         "stop_token_ids": bool(gconfig.stop_token_ids),

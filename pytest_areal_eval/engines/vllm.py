@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_areal_eval.api import ModelRequest, ModelResponse
 from pytest_areal_eval.checkpoint import is_plain
 from pytest_areal_eval.engines.base import Endpoint, EngineInfo, Gang, Launch, TransientError, describe
+from pytest_areal_eval.engines.caches import claim
 from pytest_areal_eval.engines.http import MALFORMED, get_json, get_text, post_json, post_text, unexpected
 from pytest_areal_eval.engines.installed import Wanted, release
 from pytest_areal_eval.engines.pictures import PICTURED_CHAT
@@ -196,6 +197,7 @@ async def _kv_tokens(endpoint: Endpoint, http: aiohttp.ClientSession) -> int | N
 
 
 def _cache_root(name: str) -> str:
-    """Compiled graphs are kept between runs; each replica has its own, since two that write at once would race."""
+    """Compiled graphs are kept between runs; each replica has its own, since two that write at once would race, and so
+    has each of the sessions that run at once."""
     root = Path(os.environ.get("VLLM_CACHE_ROOT") or Path.home() / ".cache/vllm")
-    return str(root / "areal-eval" / name.replace("/", "-"))
+    return str(claim(root / "areal-eval" / name.replace("/", "-")))

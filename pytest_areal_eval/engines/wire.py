@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_areal_eval.api import TOP_K_OFF, ModelRequest, ModelResponse, has_pictures
+from pytest_areal_eval.api import TOP_K_OFF, GenerationHyperparameters, ModelRequest, ModelResponse, has_pictures
 from pytest_areal_eval.engines.answers import check_fields, parse_chat, parse_completion, parse_generate
-from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo, TransientError
+from pytest_areal_eval.engines.base import Endpoint, Engine, EngineInfo, TransientError, describe
 from pytest_areal_eval.engines.http import MALFORMED, post_json, token_budget, unexpected
 from pytest_areal_eval.engines.schemas import of_openai, of_sglang, of_vllm, refuse_schemas
 from pytest_areal_eval.errors import RequestError
@@ -53,7 +53,7 @@ async def ask(
         RequestError: it never will.
         PromptTooLong: the prompt fills the context.
     """
-    refuse_beam_search(request, engine.name)
+    refuse_settings(request, engine.name)
     refuse_schemas(request, engine)
     form = ids if request.messages is None else chat
     if request.image_data or has_pictures(request.messages or ()):
@@ -86,7 +86,7 @@ async def exchange(
     """Send one request and read its answer; one attempt.
 
     Raises:
-        TransientError: it may succeed elsewhere or later; an answer of another form counts as that.
+        TransientError: it may succeed elsewhere or later; an answer of another form counts as that, and an aborted one.
         RequestError: it never will.
     """
     if endpoint is None:
@@ -97,6 +97,8 @@ async def exchange(
         check_fields(response)
     except MALFORMED as e:
         raise unexpected(f"{endpoint.name} POST {path}", answer, e) from e
+    if response.stop_reason == "abort":  # the beginning of an answer, which must not be graded as one
+        raise TransientError(f"{endpoint.name} POST {path}: the server aborted the request: {describe(answer)}")
     response.replica, response.tokenizer = endpoint.name, request.tokenizer
     response.input_images, response.processor = list(request.image_data), request.processor
     response.input_tokens = response.input_tokens or list(request.input_ids)
@@ -116,10 +118,18 @@ def _form_for_pictures(engine: Engine, request: ModelRequest, form: Form | None,
     return chat
 
 
-def refuse_beam_search(request: ModelRequest, engine: str) -> None:
-    """Refuse what no engine here does, by its name."""
+def refuse_settings(request: ModelRequest, engine: str) -> None:
+    """Refuse what no engine here does, by its name; what servers make of an empty stop string differs."""
     if request.gconfig.use_beam_search:
         raise RequestError(f"the {engine} engine has no beam search", hint="Set gconfig.use_beam_search=false.")
+    if not all(isinstance(text, str) and text for text in request.gconfig.stop or ()):
+        raise RequestError(f"gconfig.stop={request.gconfig.stop!r}: stop strings are texts, and none is empty")
+    adapter = request.gconfig.lora_name
+    if adapter != GenerationHyperparameters.lora_name:
+        raise RequestError(
+            f"gconfig.lora_name={adapter!r}: the {engine} engine chooses no adapter for a request",
+            hint="Merge the adapter into the checkpoint, or start a server with it and give --base-url and --model.",
+        )
 
 
 def common_sampling(request: ModelRequest) -> dict[str, Any]:
@@ -128,7 +138,7 @@ def common_sampling(request: ModelRequest) -> dict[str, Any]:
     return {
         "temperature": gconfig.effective_temperature,
         "top_p": gconfig.top_p,
-        "top_k": -1 if gconfig.top_k >= TOP_K_OFF else gconfig.top_k,
+        "top_k": gconfig.top_k if limits_top_k(gconfig) else -1,
         "min_p": 0.0,
         "frequency_penalty": gconfig.frequency_penalty,
         "presence_penalty": 0.0,
@@ -140,9 +150,24 @@ def common_sampling(request: ModelRequest) -> dict[str, Any]:
     }
 
 
+def limits_top_k(gconfig: GenerationHyperparameters) -> bool:
+    """Whether ``top_k`` leaves anything out; 0 and -1 mean "off" to most servers, and SGLang refuses the 0."""
+    return 0 < gconfig.top_k < TOP_K_OFF
+
+
 def _stop_token_ids(request: ModelRequest) -> list[int]:
-    """AReaL adds the tokenizer's own ends to every request; with ``ignore_eos`` they must not end the answer."""
+    """AReaL adds the tokenizer's own ends to every request; with ``ignore_eos`` they must not end the answer.
+
+    Raises:
+        RequestError: one that is no token's: beside a row with ``min_new_tokens`` SGLang 0.5.23 dies of it.
+    """
     ids = request.gconfig.stop_token_ids
+    if ids and hasattr(request.tokenizer, "__len__") and not -1 < min(ids) <= max(ids) < len(request.tokenizer):
+        wrong = [i for i in ids if not -1 < i < len(request.tokenizer)]
+        raise RequestError(
+            f"gconfig.stop_token_ids={wrong}: the tokenizer has {len(request.tokenizer)} tokens",
+            hint="Give ids of this checkpoint's tokenizer; another one's end nothing here.",
+        )
     if not request.gconfig.ignore_eos or request.tokenizer is None:
         return ids
     ends = (request.tokenizer.eos_token_id, request.tokenizer.pad_token_id)

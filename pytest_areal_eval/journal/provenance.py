@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
+from pytest_areal_eval.programs import ask
 from pytest_areal_eval.redact import redact
 
 TIMEOUT_S = 2.0
@@ -90,9 +91,7 @@ def machine() -> dict[str, Any]:
 def _run(argv: list[str]) -> str | None:
     env = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
-        done = subprocess.run(
-            argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False
-        )
+        done = ask(argv, TIMEOUT_S, env)
     except (OSError, subprocess.TimeoutExpired, ValueError):
         return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+    return done.stdout if done.returncode == 0 else None

@@ -19,6 +19,7 @@ from pytest_areal_eval.journal.folder import LATEST, RUN_NAME
 from pytest_areal_eval.journal.items import SavedItem, read_items
 from pytest_areal_eval.options.declarations import RESULTS_DIR
 from pytest_areal_eval.report.examples import example_of
+from pytest_areal_eval.report.reasons import reason_of
 from pytest_areal_eval.report.scoreboard import Row
 from pytest_areal_eval.report.text import items_are
 from pytest_areal_eval.stats import EpisodeResult, Gate, ItemResult, parse_gate
@@ -224,6 +225,9 @@ def _evaluation(
     for item_id, group in whole.items():
         if (row.results[item_id].reward or 0.0) < row.pass_mark:
             row.keep(item_id, example_of(item_id, group))
+        reason = reason_of(group)
+        if reason:
+            row.reasons[item_id] = reason
     return SavedEvaluation(row, described, whole, items, [item_id for item_id in episodes if item_id not in whole])
 
 

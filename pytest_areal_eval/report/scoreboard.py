@@ -6,6 +6,7 @@ item that was run again (a rerun) counts once, by its last report.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ class Row:
         missed_nodes: node ids of its missed tests.
         examples: its worst items below the pass mark, the worst first.
         started_at, ended_at: Unix times of its first rollout's start and its last one's end.
+        reasons: of the items with errors, why, by id.
         xfails: of the items marked xfail, the reason, and whether the mark showed to be strict.
     """
 
@@ -57,6 +59,7 @@ class Row:
     results: dict[str, ItemResult] = field(default_factory=dict)
     missed_nodes: set[str] = field(default_factory=set)
     examples: list[Example] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
     started_at: float = 0.0
     ended_at: float = 0.0
     xfails: dict[str, tuple[str, bool]] = field(default_factory=dict)
@@ -149,6 +152,9 @@ class Scoreboard:
         if carried["xfail"] is not None:
             row.xfails[result.item_id] = tuple(carried["xfail"])
         row.keep(result.item_id, Example.from_dict(carried["example"]) if "example" in carried else None)
+        row.reasons.pop(result.item_id, None)  # of an earlier time
+        if carried.get("reason"):
+            row.reasons[result.item_id] = sys.intern(carried["reason"])
         row.missed_nodes.discard(report.nodeid)  # of an earlier time
         if carried["word"]:
             row.missed_nodes.add(report.nodeid)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_areal_eval.api import EpisodeStatus
 from pytest_areal_eval.report.grid import grid_of
+from pytest_areal_eval.report.reasons import shared_reason
 from pytest_areal_eval.report.scoreboard import Row
 from pytest_areal_eval.report.text import count, printable, seconds
 from pytest_areal_eval.stats import Estimate, Summary
@@ -24,9 +25,8 @@ def summary_lines(rows: Sequence[Row], width: int | None) -> list[str]:
         rows: the evaluations.
         width: of the terminal, in columns; None where there is none: a log has room for all.
     """
-    pairs = [(row, row.summary()) for row in rows]
-    table = _render([cells_of(row, summary) for row, summary in pairs], width)
-    return [*table, *grid_lines(rows, width), *(note for _, summary in pairs for note in notes_of(summary))]
+    table = _render([cells_of(row, row.summary()) for row in rows], width)
+    return [*table, *grid_lines(rows, width), *(note for row in rows for note in notes_of(row))]
 
 
 def grid_lines(rows: Sequence[Row], width: int | None) -> list[str]:
@@ -88,9 +88,9 @@ def columns_of(rows: Sequence[Cells]) -> list[str]:
     return [*(name for name in there if name not in ends), *ends]
 
 
-def notes_of(s: Summary) -> list[str]:
+def notes_of(row: Row) -> list[str]:
     """What must not be overlooked: errors and faults, answers that were cut off, episodes that were given up."""
-    notes = []
+    notes, s = [], row.summary()
     if s.errors or s.grader_faults:
         parts = ", ".join(f"{number} {status}" for status, number in s.counts.items() if status.kind != "scored")
         only = f"; over the {s.scored} scored it is {s.reward_scored:.4f}" if s.reward_scored is not None else ""
@@ -98,6 +98,9 @@ def notes_of(s: Summary) -> list[str]:
             f"{s.name}: {s.requested} episodes = {s.scored} scored + {s.grader_faults} grader faults + {s.errors} "
             f"errors ({parts}); those count 0 in the reward{only}"
         )
+    shared = shared_reason(row.reasons)
+    if shared:
+        notes.append(f"{s.name}: {shared}")
     if s.truncation_rate and s.truncation_rate >= 0.01:
         over = f"; over the others the reward is {s.reward_completed:.4f}" if s.reward_completed is not None else ""
         notes.append(f"{s.name}: {s.truncation_rate:.1%} of the episodes were cut off at the token limit{over}")

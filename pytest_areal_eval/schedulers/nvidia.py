@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_areal_eval.programs import ask
+
 SMI = ("nvidia-smi", "-L")
 SMI_LIMIT_S = 5.0
 
@@ -83,7 +85,7 @@ def _nvml_pairs(nvml: Any) -> Iterator[tuple[str, str]]:
 def _from_smi() -> Listing:
     command = " ".join(SMI)
     try:
-        done = subprocess.run(SMI, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SMI_LIMIT_S)
+        done = ask(SMI, SMI_LIMIT_S)
     except FileNotFoundError:
         return Listing((), "no nvidia-smi on PATH")
     except subprocess.TimeoutExpired:

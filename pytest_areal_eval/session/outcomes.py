@@ -16,6 +16,7 @@ from pytest_areal_eval.api import Episode, EpisodeStatus, Rollout
 from pytest_areal_eval.collection.groups import Group, membership
 from pytest_areal_eval.errors import ArealEvalError
 from pytest_areal_eval.report.examples import example_of
+from pytest_areal_eval.report.reasons import reason_of
 from pytest_areal_eval.report.text import printable
 from pytest_areal_eval.session.session import SESSION, EvaluationSession
 from pytest_areal_eval.stats.results import EpisodeResult, ItemResult
@@ -127,6 +128,9 @@ def annotate(item: pytest.Item, call_info: pytest.CallInfo[None], report: pytest
     }
     if rollout.reward < group.plan.spec.pass_mark:
         carried["example"] = example_of(rollout.item_id, rollout.episodes).to_dict()
+    reason = reason_of(rollout.episodes)
+    if reason:
+        carried["reason"] = reason
     _disarm(report)
     vars(report)["areal_eval"] = carried  # xdist carries a report's attributes over
     item.user_properties[:] = [*_foreign(item.user_properties), *score_properties(rollout)]

@@ -14,6 +14,7 @@ from pytest_areal_eval.api import (
     RolloutWorkflow,
 )
 from pytest_areal_eval.errors import PromptTooLong
+from pytest_areal_eval.workflows.prompts import rendering
 from pytest_areal_eval.workflows.rlvr import RLVRWorkflow
 
 RETRY = (
@@ -106,7 +107,8 @@ class MultiTurnWorkflow(RolloutWorkflow):
             {"role": "user", "content": self.retry_prompt},
         ]
         tokenizer = self._turn.tokenizer
-        text = tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **self._turn.template_kwargs
-        )
+        with rendering():
+            text = tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, **self._turn.template_kwargs
+            )
         return list(tokenizer.encode(text.rpartition(_MARK)[2], add_special_tokens=False))

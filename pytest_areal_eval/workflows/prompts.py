@@ -6,12 +6,18 @@ each time, for two that differ could look alike.
 
 from __future__ import annotations
 
+import contextlib
 import marshal
 import threading
 from array import array
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from pytest_areal_eval.errors import PromptError
+from pytest_areal_eval.workflows import context
+
+SAID_LIMIT = 300
+"""Characters of a template's own message."""
 KEPT = 64
 """An item's episodes start one after the other, so few prompts serve all of them."""
 
@@ -56,7 +62,27 @@ def chat_ids(tokenizer: Any, messages: Any, template_kwargs: Mapping[str, Any]) 
     """Token ids of a conversation with the generation prompt: one tokenization, no special token added twice."""
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
-    ids = tokenizer.apply_chat_template(
-        list(messages), tokenize=True, add_generation_prompt=True, return_dict=False, **template_kwargs
-    )
+    with rendering():
+        ids = tokenizer.apply_chat_template(
+            list(messages), tokenize=True, add_generation_prompt=True, return_dict=False, **template_kwargs
+        )
     return list(ids)
+
+
+@contextlib.contextmanager
+def rendering() -> Iterator[None]:
+    """Around a chat template: what it raises, of any kind, becomes one line that names the item.
+
+    Raises:
+        PromptError: it refuses the conversation, or fails over it.
+    """
+    try:
+        yield
+    except Exception as error:
+        item = context.get().item_id
+        said = " ".join(str(error).split())[:SAID_LIMIT]
+        raise PromptError(
+            f"{f'item {item!r}: ' if item else ''}the chat template fails over the messages: "
+            f"{type(error).__name__}: {said}",
+            "See chat_template.jinja and the roles and contents of the messages; template_kwargs are its arguments.",
+        ) from error

@@ -22,6 +22,7 @@ from pytest_areal_eval.datasets.prompts import messages_of
 from pytest_areal_eval.engines.pictures import fill, is_place
 from pytest_areal_eval.errors import DatasetError
 from pytest_areal_eval.rewards.importing import import_from_string
+from pytest_areal_eval.workflows.prompts import rendering
 from pytest_areal_eval.workflows.rlvr import RLVRWorkflow
 
 MARK = "<image>"
@@ -112,7 +113,7 @@ class VisionRLVRWorkflow(RolloutWorkflow):
         )
 
     def _templated(self, chat: Messages) -> str:
-        with self._processing:
+        with self._processing, rendering():
             return str(
                 self.processor.apply_chat_template(
                     chat, tokenize=False, add_generation_prompt=True, **self._turn.template_kwargs

@@ -39,6 +39,8 @@ ENGINES: dict[str, tuple[Callable[[], Engine], type[Standin]]] = {
         (Rule(BAD, "empty"), EpisodeStatus.EMPTY, 1, ""),
         (Rule(BAD, "null"), EpisodeStatus.EMPTY, 1, ""),
         (Rule(BAD, "length"), EpisodeStatus.TRUNCATED, 1, ""),
+        (Rule(BAD, "abort"), EpisodeStatus.WORKFLOW_ERROR, 3, "the server aborted the request"),
+        (Rule(BAD, "abort", times=1), EpisodeStatus.SCORED, 2, ""),
         (Rule(BAD, "status", 500, times=1), EpisodeStatus.SCORED, 2, ""),
         (Rule(BAD, "status", 503, times=1), EpisodeStatus.SCORED, 2, ""),
     ],

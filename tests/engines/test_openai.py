@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import aiohttp
 import pytest
-from engines.servers import MODEL, attached, run_rows
+from engines.servers import MODEL, STANDIN, attached, run_rows, spec
 from standin.engines import VLLM, Hosted, SGLang
 from standin.faults import Rule
 from standin.http11 import Reply, Request
@@ -16,11 +19,14 @@ from standin.server import Standin, in_thread
 from support.waiting import until
 
 from pytest_areal_eval.api import EpisodeStatus
-from pytest_areal_eval.controller import Event, RolloutController
-from pytest_areal_eval.engines.base import Endpoint
+from pytest_areal_eval.controller import ControllerSettings, Event, RolloutController
+from pytest_areal_eval.engines.base import Endpoint, TransientError
+from pytest_areal_eval.engines.http import get_json
 from pytest_areal_eval.engines.openai import OpenAIEngine
 from pytest_areal_eval.engines.served import choose_model
+from pytest_areal_eval.engines.vllm import VLLMEngine
 from pytest_areal_eval.errors import EngineLost, EngineStartError, RequestError
+from pytest_areal_eval.schedulers.local import LocalScheduler
 
 KEY = "the-key"
 
@@ -177,6 +183,32 @@ def test_a_refusal_that_every_row_would_get_ends_the_run_with_one_message(status
     assert {r.episodes[0].status for r in rollouts} <= {EpisodeStatus.ENGINE_LOST, EpisodeStatus.WORKFLOW_ERROR}
 
 
+@pytest.mark.parametrize(
+    ("rule", "said"), [(Rule("", "malformed"), "the body is no JSON"), (Rule("", "status", 500), "HTTP 500")]
+)
+def test_a_server_that_answers_nothing_at_all_is_not_asked_for_every_row(rule: Rule, said: str) -> None:
+    """A gateway's page instead of answers would cost a thousand rows five attempts each, with their pauses."""
+    limits: dict[str, Any] = {"max_concurrency": 4, "max_attempts": 2}
+    with in_thread(Hosted, faults=[rule]) as server, attached(engine("gpt-x"), server, **limits) as controller:
+        rollouts = run_rows(controller, 200)
+        assert isinstance(controller.failure, EngineLost)
+        assert f"no request was answered, and 8 have failed; the last: server/0 ({server.url})" in str(
+            controller.failure
+        )
+        assert said in str(controller.failure)
+        assert server.load.requests < 40
+    assert {r.episodes[0].status for r in rollouts} == {EpisodeStatus.ENGINE_LOST, EpisodeStatus.WORKFLOW_ERROR}
+
+
+def test_rows_that_fail_after_others_were_answered_end_no_run() -> None:
+    rules = [Rule(f"Question {n}.", "malformed") for n in range(1, 12)]
+    limits: dict[str, Any] = {"max_concurrency": 1, "max_attempts": 2}
+    with in_thread(Hosted, faults=rules) as server, attached(engine("gpt-x"), server, **limits) as controller:
+        rollouts = run_rows(controller)
+        assert controller.failure is None
+    assert [r.reward for r in rollouts].count(1.0) == 1
+
+
 def test_one_forbidden_row_among_good_ones_costs_itself_alone() -> None:
     """A moderation filter answers 403 too."""
     rule = Rule("Question 7.", "status", 403)
@@ -244,6 +276,91 @@ def test_a_server_that_never_answers_costs_the_time_that_was_given_and_no_more()
     ):
         pass
     assert time.monotonic() - began < 5.0
+
+
+class Page(VLLM):
+    """A web server, or a gateway that has another one behind it."""
+
+    body: ClassVar[Any] = b"<html><h1>Welcome to nginx!</h1></html>"
+
+    def models(self, request: Request) -> Reply:
+        return Reply(self.body)
+
+
+class Failing(Page):
+    body: ClassVar[Any] = {"error": {"message": "upstream unavailable"}}
+
+
+class Listed(Page):
+    body: ClassVar[Any] = (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("served", "said"), [(Page, "Welcome to nginx"), (Failing, "upstream unavailable"), (Listed, "unexpected body")]
+)
+def test_what_answers_but_is_no_server_of_models_is_not_waited_for(served: type[Standin], said: str) -> None:
+    began = time.monotonic()
+    with (
+        in_thread(served) as server,
+        pytest.raises(EngineStartError, match=rf"does not answer as a server of models does: .*{said}"),
+        attached(engine("tiny-math"), server),
+    ):
+        pass
+    assert time.monotonic() - began < 10.0
+
+
+def test_a_page_that_a_gateway_shows_for_a_moment_is_waited_for() -> None:
+    class Opening(VLLM):
+        asked = 0
+
+        def models(self, request: Request) -> Reply:
+            self.asked += 1
+            return super().models(request) if self.asked > 2 else Reply(b"<html>please wait</html>")
+
+    with in_thread(Opening) as server, attached(engine("tiny-math"), server) as controller:
+        assert run_rows(controller, 1)[0].reward == 1.0
+
+
+def test_a_started_server_that_is_another_program_is_not_waited_for_half_an_hour(tmp_path: Path) -> None:
+    """``--engine-cmd`` of something that answers 200 to every path."""
+    script = tmp_path / "pages.py"
+    script.write_text(
+        "import sys\n"
+        f"sys.path.insert(0, {str(STANDIN.parents[1])!r})\n"
+        "from standin import engines\n"
+        "from standin.http11 import Reply\n"
+        "engines.VLLM.models = lambda self, request: Reply(b'<html>hello</html>')\n"
+        "engines.main('vllm', sys.argv[1:])\n"
+    )
+    scheduler = LocalScheduler(log_dir=tmp_path, gpus=())
+    made = VLLMEngine(spec("vllm", command=(sys.executable, str(script))))
+    with (
+        RolloutController(made, scheduler, settings=ControllerSettings(restarts=3)) as controller,
+        pytest.raises(EngineStartError, match=r"does not answer as a server of models does: .*hello"),
+    ):
+        controller.initialize()
+    scheduler.close()
+
+
+def test_another_protocol_is_told_in_a_line() -> None:
+    """A wrong port: what listens there is SSH."""
+
+    class Greeter(asyncio.Protocol):
+        def connection_made(self, transport: Any) -> None:
+            transport.write(b"SSH-2.0-OpenSSH_9.2p1 Debian\r\n")
+
+    async def ask(address: str) -> None:
+        listening = await asyncio.get_running_loop().create_server(Greeter, "127.0.0.1", 0)
+        port = listening.sockets[0].getsockname()[1]
+        async with listening, aiohttp.ClientSession() as http:
+            await get_json(http, Endpoint("server/0", f"{address}:{port}"), "/v1/models")
+
+    with pytest.raises(TransientError, match=r"speaks no HTTP: .*SSH-2.0-OpenSSH") as caught:
+        asyncio.run(ask("http://127.0.0.1"))
+    assert "\n" not in str(caught.value)
+    assert caught.value.foreign
+    with pytest.raises(TransientError, match=r"speaks no TLS .*one without it takes http://"):
+        asyncio.run(ask("https://127.0.0.1"))
 
 
 class Twin(Hosted):

@@ -7,6 +7,7 @@ import json
 import secrets
 import shlex
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -121,7 +122,8 @@ def test_vllm_serve_gets_the_model_by_its_place() -> None:
     assert "--model" not in command
 
 
-def test_replicas_of_vllm_have_compile_caches_of_their_own() -> None:
+def test_replicas_of_vllm_have_compile_caches_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
     roots = {make("vllm").launch(f"eval/{i}", "t").env["VLLM_CACHE_ROOT"] for i in (0, 1)}
     assert len(roots) == 2
 
@@ -328,6 +330,26 @@ def test_what_a_loading_server_does_is_told(
     told = [event.text for event in events if event.kind == "log"]
     does = "loads the weights" if kind == "vllm" else "captures graphs"
     assert any(does in text for text in told), told
+
+
+def test_servers_start_while_the_tokenizer_loads(kind: str, scheduler: LocalScheduler) -> None:
+    """A large vocabulary takes seconds, and the weights minutes: neither waits for the other."""
+    begun = threading.Event()
+    started_server = scheduler.start
+
+    def start(*args: Any, **options: Any) -> Any:
+        begun.set()
+        return started_server(*args, **options)
+
+    def load() -> ByteTokenizer:
+        assert begun.wait(10), "the server is started only after the tokenizer"
+        return ByteTokenizer()
+
+    scheduler.start = start  # type: ignore[method-assign]
+    engine = make(kind, command=own_command(kind))
+    with RolloutController(engine, scheduler, tokenizer=load) as controller:
+        controller.initialize()
+        assert run_rows(controller, 1)[0].reward == 1.0
 
 
 def test_an_unknown_flag_is_one_message_in_the_servers_words_and_tried_once(

@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,6 +48,12 @@ class TestRecordedAnswers:
         assert (response.input_count, response.output_count, len(response.output_tokens)) == (19, 28, 28)
         assert response.output_tokens[-1] == 2
         assert response.output_logprobs == []
+
+    def test_what_answered_is_known_by_the_servers_own_name_for_it(self, server: str, form: str) -> None:
+        response = parser(server, form)(recorded(server)[f"{form}_stop"]["body"])
+        weights = "default" if server.startswith("sglang") else ""
+        named = "tiny-math" if form == "chat" or not weights else ""
+        assert response.served == ", weights ".join(filter(None, [named, weights]))
 
     def test_an_answer_cut_by_its_limit(self, server: str, form: str) -> None:
         response = parser(server, form)(recorded(server)[f"{form}_length"]["body"])
@@ -107,6 +113,7 @@ NOT_WHAT_THEY_ARE_CALLED: list[Any] = [
     {"choices": [{**COMPLETION, "token_ids": ["5"]}]},
     {"choices": [{**COMPLETION, "token_ids": [5.0]}]},
     {"choices": [{**COMPLETION, "token_ids": [-5]}]},
+    {"choices": [{**COMPLETION, "token_ids": [2**40]}]},
     {"choices": [{**COMPLETION, "logprobs": {"token_logprobs": [math.nan, -0.5]}}]},
     {"choices": [COMPLETION], "usage": {"prompt_tokens": math.inf, "completion_tokens": 1}},
     {"choices": [COMPLETION], "usage": {"prompt_tokens": 3, "completion_tokens": -1}},
@@ -187,9 +194,36 @@ def test_what_was_set_is_sent(form: Callable[..., dict[str, Any]]) -> None:
     assert sent["skip_special_tokens"] is False
 
 
+@pytest.mark.parametrize("form", [wire.completion_body, wire.generate_body, wire.chat_body])
+@pytest.mark.parametrize("top_k", [0, -1])
+def test_no_top_k_is_said_as_every_server_takes_it(form: Callable[..., dict[str, Any]], top_k: int) -> None:
+    """Seen: SGLang 0.5.23 answers 400 to 0, which vLLM and the embedded engine take for "off"."""
+    body = form(request(top_k=top_k), INFO)
+    assert body.get("sampling_params", body)["top_k"] == -1
+
+
 def test_ignore_eos_takes_the_tokenizers_own_ends_out_of_the_stop_tokens() -> None:
     body = wire.completion_body(request(ignore_eos=True, stop_token_ids=[7, 2, 0]), INFO)
     assert body["stop_token_ids"] == [7]
+
+
+class Vocabulary:
+    eos_token_id, pad_token_id = 2, 0
+
+    def __len__(self) -> int:
+        return 896
+
+
+@pytest.mark.parametrize("form", [wire.completion_body, wire.generate_body, wire.chat_body])
+@pytest.mark.parametrize("wrong", [896, 10_000_000, -1])
+def test_a_stop_token_of_another_vocabulary_is_refused_before_it_is_sent(
+    form: Callable[..., dict[str, Any]], wrong: int
+) -> None:
+    """SGLang 0.5.23 died of 10,000,000, and with it every row that it was at."""
+    asks = replace(request(stop_token_ids=[2, 895, wrong]), tokenizer=Vocabulary())
+    with pytest.raises(RequestError, match=rf"stop_token_ids=\[{wrong}\]: the tokenizer has 896 tokens"):
+        form(asks, INFO)
+    form(replace(request(stop_token_ids=[2, 895]), tokenizer=Vocabulary()), INFO)
 
 
 def test_log_probabilities_are_asked_for_only_where_wanted() -> None:
@@ -215,4 +249,26 @@ def test_a_schema_is_refused_where_the_engine_has_no_grammar() -> None:
 
 def test_beam_search_is_refused_by_name() -> None:
     with pytest.raises(RequestError, match="vllm engine has no beam search"):
-        wire.refuse_beam_search(request(use_beam_search=True), "vllm")
+        wire.refuse_settings(request(use_beam_search=True), "vllm")
+
+
+@pytest.mark.parametrize("stop", ["", [""], ["a", ""], [None], [1]])
+def test_what_no_answer_can_end_with_is_refused_by_name(stop: Any) -> None:
+    """vLLM and SGLang say 400 to an empty one, and the embedded engine took it for none."""
+    with pytest.raises(RequestError, match="stop strings are texts, and none is empty"):
+        wire.refuse_settings(request(stop=stop), "hf")
+
+
+def test_an_adapter_is_refused_by_name() -> None:
+    """Unsaid, the answers would be the base model's."""
+    with pytest.raises(RequestError, match=r"gconfig.lora_name='step-9': the vllm engine chooses no adapter"):
+        wire.refuse_settings(request(lora_name="step-9"), "vllm")
+    wire.refuse_settings(request(), "vllm")
+
+
+def test_every_setting_is_sent_or_refused_or_read_before_the_request() -> None:
+    """One that AReaL adds must not be left out unsaid."""
+    sent = {"temperature", "top_p", "top_k", "frequency_penalty", "stop", "stop_token_ids", "ignore_eos"}
+    sent |= {"skip_special_tokens", "max_new_tokens", "min_new_tokens", "seed"}
+    refused, read = {"use_beam_search", "lora_name"}, {"n_samples", "greedy", "max_tokens"}
+    assert {f.name for f in fields(GenerationHyperparameters)} == sent | refused | read

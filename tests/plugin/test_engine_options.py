@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from engines.servers import MODEL, STANDIN, environment
 from standin.engines import VLLM, Hosted
+from standin.http11 import Reply, Request
 from standin.server import in_thread
 from support.plugins import without
 from support.refusals import refused
@@ -120,6 +121,35 @@ def test_servers_stay_up_for_checkpoints_that_differ_in_their_weights_alone(
         "ready",
     ]
     assert len(list((described.parent / "logs").iterdir())) == 2
+
+
+def test_a_template_that_fails_over_every_row_is_a_line_for_each_and_one_for_all(run: Run, tmp_path: Path) -> None:
+    """Not a library's traceback twelve times, with the reason somewhere in it."""
+    model = shutil.copytree(MODEL, tmp_path / "step-1")
+    (model / "chat_template.jinja").write_text("{{ raise_exception('no user turn') }}")
+    command = f"--engine-cmd={sys.executable} {STANDIN} vllm"
+    suite = SUITE.replace('"support.ask.Ask"', '"support.ask.Chat"')
+    result = run(f"--model={model}", "--backend=vllm", command, source=suite)
+    said = "the chat template fails over the messages: TemplateError: no user turn"
+    result.stdout.fnmatch_lines(
+        [f"workflow_error: item 'g7': {said}", f"test_gsm: all 12 items with errors say the same: {said}"]
+    )
+    assert "Traceback" not in result.stdout.str()
+
+
+def test_a_page_instead_of_a_server_is_one_message(run: Run) -> None:
+    class Page(VLLM):
+        def models(self, request: Request) -> Reply:
+            return Reply(b"<html>Welcome to nginx!</html>")
+
+    with in_thread(Page) as server:
+        result = run(f"--base-url={server.url}", "--model=tiny-math")
+    refused(
+        result,
+        ENGINE,
+        "does not answer as a server of models does: *Welcome to nginx",
+        "See what is there: curl -i http*",
+    )
 
 
 def test_an_engine_that_is_too_old_is_one_message(run: Run, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-FAULTS = ("status", "hang", "drop", "malformed", "empty", "null", "length", "think", "slow")
+FAULTS = ("status", "hang", "drop", "malformed", "empty", "null", "length", "think", "slow", "abort")
 
 
 @dataclass
@@ -16,7 +16,8 @@ class Rule:
     Attributes:
         contains: the text; "" means every request.
         fault: one of :data:`FAULTS`: answer an HTTP ``status``; never answer; drop the connection; half a JSON body; an
-            empty text; a null content; finish by length; an open ``<think>``; answer ``delay_s`` late.
+            empty text; a null content; finish by length; an open ``<think>``; answer ``delay_s`` late; abort after
+            the first tokens.
         status: for ``status``.
         retry_after: value of a Retry-After header, in seconds.
         times: how often it applies; None: for ever.

@@ -89,6 +89,9 @@ class Job:
         reason = (
             {"type": "length", "length": len(ids)} if fault in ("length", "think") else {"type": "stop", "matched": EOS}
         )
+        if fault == "abort":
+            ids, reason = ids[:2], {"type": "abort", "message": "Aborted"}
+            text = self.server.tokenizer.decode(ids)
         return self.shape(self, text, ids, reason)
 
 

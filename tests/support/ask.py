@@ -14,3 +14,12 @@ class Ask(RolloutWorkflow):
         """Ask and compare."""
         reply = await engine.agenerate(ModelRequest(messages=[{"role": "user", "content": data["question"]}]))
         return float(reply.text == data["answer"])
+
+
+class Chat(RolloutWorkflow):
+    """The same as a conversation, which the checkpoint's template renders."""
+
+    async def arun_episode(self, engine: Any, data: dict[str, Any]) -> float:
+        """Ask and compare."""
+        reply = await engine.chat([{"role": "user", "content": data["question"]}])
+        return float(reply.text == data["answer"])

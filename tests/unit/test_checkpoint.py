@@ -129,3 +129,14 @@ def test_a_name_that_the_hub_does_not_know_is_said_to_be_nowhere(monkeypatch: py
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
     with pytest.raises(CheckpointError, match="no such folder, and the hub shows no such model"):
         load_tokenizer("lab/never-uploaded")
+
+
+def test_a_pad_token_that_the_model_cannot_say_ends_no_answer(model: Path) -> None:
+    """Added for training, without a row in the embedding: vLLM refuses every request that names it as a stop token."""
+    tokenizer = load_tokenizer(str(model))
+    tokenizer.add_special_tokens({"pad_token": "<|added|>"})
+    tokenizer.save_pretrained(model)
+    assert load_tokenizer(str(model)).pad_token == "<|added|>"  # there is room for it in the embedding
+    config = json.loads((model / "config.json").read_text())
+    write("config.json", json.dumps({**config, "vocab_size": tokenizer.pad_token_id}))(model)
+    assert load_tokenizer(str(model)).pad_token_id == tokenizer.eos_token_id

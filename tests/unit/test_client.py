@@ -60,7 +60,7 @@ class FakeEngine:
             await asyncio.sleep(60)
         if isinstance(step, Exception):
             raise step
-        return ModelResponse(text=step)
+        return step if isinstance(step, ModelResponse) else ModelResponse(text=step)
 
     async def abort(self, request: ModelRequest, endpoint: Endpoint | None, http: Any) -> None:
         self.aborted += 1
@@ -68,11 +68,16 @@ class FakeEngine:
 
 
 def client(
-    engine: FakeEngine, members: Replicas, told: list[RequestError] | None = None, **settings: Any
+    engine: FakeEngine,
+    members: Replicas,
+    told: list[RequestError] | None = None,
+    odd: list[str] | None = None,
+    **settings: Any,
 ) -> EngineClient:
     chosen = ControllerSettings(**{"backoff_s": 0.01, **settings})
-    refused = [] if told is None else told
-    return EngineClient(engine, members, None, chosen, Random(0), on_refused=refused.append)  # type: ignore[arg-type]
+    refused, lines = [] if told is None else told, [] if odd is None else odd
+    http: Any = None
+    return EngineClient(engine, members, http, chosen, Random(0), on_refused=refused.append, on_odd=lines.append)  # type: ignore[arg-type]
 
 
 def gaps(engine: FakeEngine) -> list[float]:
@@ -350,3 +355,50 @@ def test_an_ended_clock_may_still_be_stopped_by_what_the_episode_left_running() 
             assert not clock.expired
 
     run(scenario())
+
+
+# Servers that are not as they should be
+
+
+def test_a_server_that_changes_its_weights_under_the_run_is_told_once() -> None:
+    """A training run's server, whose weights its trainer updates: the score is of no one checkpoint."""
+
+    async def scenario() -> list[str]:
+        odd: list[str] = []
+        members, _ = replicas("a")
+        steps = [ModelResponse(text="x", served=name) for name in ("policy", "policy", "step-2", "policy", "step-3")]
+        asking = client(FakeEngine(*steps), members, odd=odd)
+        for _ in steps:
+            await asking.generate(ModelRequest(), Clock(None), Progress())
+        return odd
+
+    assert run(scenario()) == ["a answered as policy and then as step-2: the scores are not of one model"]
+
+
+def test_another_checkpoint_that_was_asked_for_is_no_surprise() -> None:
+    async def scenario() -> list[str]:
+        odd: list[str] = []
+        members, _ = replicas("a")
+        asking = client(FakeEngine(ModelResponse(served="1"), ModelResponse(served="2")), members, odd=odd)
+        await asking.generate(ModelRequest(), Clock(None), Progress())
+        asking.oddities.forget()
+        await asking.generate(ModelRequest(), Clock(None), Progress())
+        return odd
+
+    assert run(scenario()) == []
+
+
+def test_an_answer_longer_than_was_asked_for_is_told_once() -> None:
+    """An endpoint that does not honour the limit spends what nobody meant to, and scores otherwise than the others."""
+
+    async def scenario() -> list[str]:
+        odd: list[str] = []
+        members, _ = replicas("a")
+        long = ModelResponse(output_tokens=[5] * 9)
+        asking, request = client(FakeEngine(long, long), members, odd=odd), ModelRequest()
+        for limit in (9, 8, 7):
+            request.gconfig = request.gconfig.new(max_new_tokens=limit)
+            await asking.generate(request, Clock(None), Progress())
+        return odd
+
+    assert run(scenario()) == ["a answered 9 tokens where at most 8 were asked for"]

@@ -270,6 +270,36 @@ def test_chat_uses_the_evaluations_sampling_and_the_calls_overrides() -> None:
     assert sent.stop_token_ids == [257, 256]
 
 
+@pytest.mark.parametrize(
+    ("overrides", "temperature"),
+    [({}, 0.0), ({"temperature": 0.7}, 0.7), ({"temperature": 0}, 0.0), ({"temperature": 0.7, "greedy": True}, 0.0)],
+)
+def test_a_temperature_for_one_request_outdoes_an_evaluation_that_is_greedy(
+    overrides: dict[str, Any], temperature: float
+) -> None:
+    """As an agent's does; one sample an item is greedy by default, and nothing said that 0.7 had no effect."""
+
+    async def body(engine: EpisodeEngine, item: dict[str, Any]) -> float:
+        request = engine.chat_request([{"role": "user", "content": "a"}], **overrides)
+        return request.gconfig.effective_temperature
+
+    greedy = GenerationHyperparameters(greedy=True, temperature=0.0)
+    assert run(body, gconfig=greedy).reward == temperature
+
+
+def test_one_stop_string_is_a_string_and_not_its_letters() -> None:
+    """C65: every answer ended at the first of them."""
+
+    async def body(engine: EpisodeEngine, item: dict[str, Any]) -> float:
+        await engine.chat([{"role": "user", "content": "a"}], stop="Question:")
+        return 1.0
+
+    engine = LocalEngine()
+    run(body, engine, tokenizer=ByteTokenizer())
+    assert engine.requests[0].gconfig.stop == ["Question:"]
+    assert GenerationHyperparameters(stop="48.").new(n_samples=1).stop == ["48."]  # type: ignore[arg-type]
+
+
 def test_chat_without_a_tokenizer_leaves_the_template_to_the_server() -> None:
     engine = LocalEngine()
     episode = run(ask, engine, template_kwargs={"enable_thinking": False})

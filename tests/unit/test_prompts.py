@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from jinja2 import TemplateError
 from standin.engine import LocalEngine
 from standin.tokens import ByteTokenizer
 
+from pytest_areal_eval.api import EpisodeStatus
 from pytest_areal_eval.controller import RolloutController
-from pytest_areal_eval.workflows import RLVRWorkflow
+from pytest_areal_eval.errors import PromptError
+from pytest_areal_eval.workflows import MultiTurnWorkflow, RLVRWorkflow, VisionRLVRWorkflow
 from pytest_areal_eval.workflows.prompts import KEPT, Prompts
 
 CHAT = [{"role": "user", "content": "6*7?"}]
@@ -107,3 +110,47 @@ def test_tokenizers_are_kept_apart() -> None:
     for tokenizer in (one, other):
         prompts.ids(tokenizer, CHAT, {})
     assert (one.rendered, other.rendered) == (1, 1)
+
+
+def right(*args: Any, **columns: Any) -> float:
+    return 1.0
+
+
+class Refusing(ByteTokenizer):
+    """Its template knows no such conversation."""
+
+    def apply_chat_template(self, *args: Any, **options: Any) -> Any:
+        raise TemplateError("roles must\nalternate")
+
+
+class Processor:
+    tokenizer = Refusing()
+
+    def apply_chat_template(self, *args: Any, **options: Any) -> Any:
+        raise TypeError("can only concatenate str")
+
+
+@pytest.mark.parametrize(
+    ("workflow", "said"),
+    [
+        (ask, "TemplateError: roles must alternate"),
+        (RLVRWorkflow(right, tokenizer=Refusing()), "TemplateError: roles must alternate"),
+        (VisionRLVRWorkflow(right, processor=Processor()), "TypeError: can only concatenate str"),
+    ],
+)
+def test_a_template_that_fails_is_a_line_that_names_the_item_and_no_librarys_traceback(
+    workflow: Any, said: str
+) -> None:
+    with RolloutController(LocalEngine(), tokenizer=Refusing()) as controller:
+        controller.initialize()
+        (rollout,) = controller.rollout_batch([{"id": "fr", "messages": CHAT}], workflow)
+    (episode,) = rollout.episodes
+    first, hint = episode.error.splitlines()
+    assert first == f"item {episode.item_id!r}: the chat template fails over the messages: {said}"
+    assert "template_kwargs" in hint
+    assert (episode.traceback, episode.status) == ("", EpisodeStatus.WORKFLOW_ERROR)
+
+
+def test_a_template_without_a_second_turn_is_told_before_any_row() -> None:
+    with pytest.raises(PromptError, match=r"^the chat template fails over the messages: TemplateError"):
+        MultiTurnWorkflow(right, tokenizer=Refusing())

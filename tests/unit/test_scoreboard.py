@@ -10,6 +10,7 @@ from support.runs import episode
 
 from pytest_areal_eval.api import EpisodeStatus
 from pytest_areal_eval.report.examples import example_of
+from pytest_areal_eval.report.reasons import reason_of
 from pytest_areal_eval.report.scoreboard import Row, Scoreboard
 from pytest_areal_eval.report.table import cells_of, notes_of
 from pytest_areal_eval.stats import EpisodeResult, ItemResult
@@ -20,14 +21,14 @@ def row(**changes: Any) -> Row:
     return Row("f.py::e", "e", "e", "", "f.py", [], pass_mark=1.0, **usual | changes)
 
 
-def report(item: str, reward: float, answer: str = "12", **fields: Any) -> pytest.TestReport:
+def report(item: str, reward: float | None, answer: str = "12", **fields: Any) -> pytest.TestReport:
     """A test's report with its result, as the plugin makes it."""
     made = pytest.TestReport(f"f.py::e[{item}]", ("f.py", 1, "e"), {}, "passed", None, "call", start=1.0, stop=2.0)
     one = episode(item, reward=reward, completion="x" * 8000, extracted=answer, **fields)
     carried: dict[str, Any] = {"group": "f.py::e", "word": "" if reward else "missed", "xfail": None}
     carried["result"] = ItemResult(item, (EpisodeResult.from_episode(one),)).to_dict()
     if not reward:
-        carried["example"] = example_of(item, [one]).to_dict()
+        carried |= {"example": example_of(item, [one]).to_dict(), "reason": reason_of([one])}
     vars(made)["areal_eval"] = carried
     return made
 
@@ -100,4 +101,25 @@ def test_an_answer_that_was_cut_off_is_counted_whatever_became_of_it() -> None:
     summary = mine.summary()
     assert cells_of(mine, summary)["truncated"] == "2"
     assert summary.truncation_rate == 1.0
-    assert any("100.0% of the episodes were cut off" in note for note in notes_of(summary))
+    assert any("100.0% of the episodes were cut off" in note for note in notes_of(mine))
+
+
+def test_what_all_errors_say_is_told_once() -> None:
+    """Not left to be seen in 1,319 reports; addresses, counts and the items' own names do not make them differ."""
+    board, mine = Scoreboard(), row()
+    board.add(mine)
+    for number in range(3):
+        error = f"item '{number}': server/{number} said no\nsecond line"
+        board.receive(report(str(number), None, status=EpisodeStatus.WORKFLOW_ERROR, error=error))
+    shared = "e: all 3 items with errors say the same: server/0 said no"
+    assert shared in notes_of(mine)
+    board.receive(report("other", None, status=EpisodeStatus.WORKFLOW_ERROR, error="disk full"))
+    assert shared.replace("all 3", "3 of 4") in notes_of(mine)
+    board.receive(report("1", 1.0))
+    board.receive(report("2", 1.0))
+    assert not any("say the same" in note for note in notes_of(mine))
+
+
+def test_an_engine_that_was_lost_is_no_reason_of_items() -> None:
+    lost = [episode("a", reward=None, status=EpisodeStatus.ENGINE_LOST, error="gone")]
+    assert reason_of(lost) == ""

@@ -55,7 +55,7 @@ def _gates(gates: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _notes(run: SavedRun, shown: Sequence[SavedEvaluation]) -> str:
-    notes = [*run.gaps, *(note for e in shown for note in notes_of(e.row.summary()))]
+    notes = [*run.gaps, *(note for e in shown for note in notes_of(e.row))]
     return "\n".join(f"- ⚠️ {_text(note)}" for note in notes)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pytest_areal_eval.errors import ConfigError, SchedulerError
+from pytest_areal_eval.programs import ask
 from pytest_areal_eval.schedulers.base import Lost, NodeFree
 
 LIMIT_S = 10.0
@@ -79,7 +80,7 @@ def run(*argv: str) -> str:
     """
     command = " ".join(argv)
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S)
+        done = ask(argv, LIMIT_S)
     except FileNotFoundError:
         raise SchedulerError(f"{argv[0]} is not on PATH.") from None
     except subprocess.TimeoutExpired:

@@ -38,7 +38,7 @@ def gates_html(gates: Sequence[Mapping[str, Any]]) -> str:
 
 def notes_html(run: SavedRun) -> str:
     """What must not be overlooked."""
-    notes = [*run.gaps, *(note for row in run.rows for note in notes_of(row.summary()))]
+    notes = [*run.gaps, *(note for row in run.rows for note in notes_of(row))]
     lines = "".join(f"<li>{escape(printable(note))}</li>" for note in notes)
     return f'<ul class="notes">{lines}</ul>' if lines else ""
 

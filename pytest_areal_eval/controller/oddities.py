@@ -1,0 +1,45 @@
+"""What answers tell of a server that is not as it should be, and that no error tells: each is said once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pytest_areal_eval.api import ModelRequest, ModelResponse
+
+
+class Oddities:
+    """Looks at every answer.
+
+    Args:
+        tell: receives a line for a person.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._served: dict[str, str] = {}
+        self._told: set[tuple[str, str]] = set()
+
+    def look(self, request: ModelRequest, response: ModelResponse) -> None:
+        """Compare an answer with what was asked, and with what its server said of itself before."""
+        before = self._served.setdefault(response.replica, response.served)
+        if response.served != before:
+            self._once(
+                "served",
+                response.replica,
+                f"{response.replica} answered as {before or 'an unnamed model'} and then as "
+                f"{response.served or 'an unnamed model'}: the scores are not of one model",
+            )
+        length, limit = response.output_len, request.gconfig.max_new_tokens
+        if length > limit:
+            self._once(
+                "length", "", f"{response.replica} answered {length} tokens where at most {limit} were asked for"
+            )
+
+    def forget(self) -> None:
+        """The servers hold another checkpoint from now on."""
+        self._served.clear()
+
+    def _once(self, kind: str, replica: str, line: str) -> None:
+        if (kind, replica) not in self._told:
+            self._told.add((kind, replica))
+            self._tell(line)
