@@ -34,6 +34,13 @@ class Oddities:
             self._once(
                 "length", "", f"{response.replica} answered {length} tokens where at most {limit} were asked for"
             )
+        if response.stop_reason == "length" and length < limit:
+            self._once(
+                "context",
+                "",
+                f"{response.replica} cut off an answer of {length} tokens to a prompt of {response.input_len}, before "
+                f"max_new_tokens={limit}: its context, or a limit of its own, is shorter",
+            )
 
     def forget(self) -> None:
         """The servers hold another checkpoint from now on."""

@@ -129,8 +129,7 @@ class LiveLine:
             mean = sum(rewards) / done
             se = (sum((x - mean) ** 2 for x in rewards) / (done - 1) / done) ** 0.5
             text += f"  reward {mean:.3f} ± {se:.3f}"
-        elapsed = time.time() - row.started_at
-        left = (row.n_selected - done) * elapsed / done
+        left = (row.n_selected - done) * row.spans.total_s / done
         return f"{text}  ETA {seconds(left)}" if row.n_selected > done else text
 
     def _speed(self, tokens: int) -> str:

@@ -21,6 +21,7 @@ from pytest_areal_eval.options.declarations import RESULTS_DIR
 from pytest_areal_eval.report.examples import example_of
 from pytest_areal_eval.report.reasons import reason_of
 from pytest_areal_eval.report.scoreboard import Row
+from pytest_areal_eval.report.spans import spans_of
 from pytest_areal_eval.report.text import items_are
 from pytest_areal_eval.stats import EpisodeResult, Gate, ItemResult, parse_gate
 
@@ -219,8 +220,7 @@ def _evaluation(
         pass_mark=float(described.get("pass_mark", 1.0)),
         shard=_shard(info),
         results={item_id: _result(item_id, group) for item_id, group in whole.items()},
-        started_at=min((e.started_at for group in whole.values() for e in group), default=0.0),
-        ended_at=max((e.started_at + e.latency_s for group in whole.values() for e in group), default=0.0),
+        spans=spans_of(e for group in whole.values() for e in group),
     )
     for item_id, group in whole.items():
         if (row.results[item_id].reward or 0.0) < row.pass_mark:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_areal_eval.report.examples import SHOWN, Example, example_lines
+from pytest_areal_eval.report.spans import Spans
 from pytest_areal_eval.stats import Gate, ItemResult, Summary, summarize
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Row:
         results: by item id.
         missed_nodes: node ids of its missed tests.
         examples: its worst items below the pass mark, the worst first.
-        started_at, ended_at: Unix times of its first rollout's start and its last one's end.
+        spans: when its episodes ran.
         reasons: of the items with errors, why, by id.
         xfails: of the items marked xfail, the reason, and whether the mark showed to be strict.
     """
@@ -60,8 +61,7 @@ class Row:
     missed_nodes: set[str] = field(default_factory=set)
     examples: list[Example] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
-    started_at: float = 0.0
-    ended_at: float = 0.0
+    spans: Spans = field(default_factory=Spans)
     xfails: dict[str, tuple[str, bool]] = field(default_factory=dict)
     _summary: tuple[int, Summary] | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -158,8 +158,7 @@ class Scoreboard:
         row.missed_nodes.discard(report.nodeid)  # of an earlier time
         if carried["word"]:
             row.missed_nodes.add(report.nodeid)
-        row.started_at = min(row.started_at or report.start, report.start)
-        row.ended_at = max(row.ended_at, report.stop)
+        row.spans.update(carried["spans"])
         self.changed = time.monotonic_ns()
 
     def with_results(self) -> list[Row]:

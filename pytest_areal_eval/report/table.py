@@ -71,7 +71,7 @@ def cells_of(row: Row, s: Summary) -> Cells:
         cells["grader faults"] = str(s.grader_faults)
     if s.errors:
         cells["errors"] = str(s.errors)
-    wall_s = row.ended_at - row.started_at
+    wall_s = row.spans.total_s
     cells |= {
         "tokens in": count(s.input_tokens),
         "out": count(s.output_tokens),

@@ -50,8 +50,12 @@ def end(supervisors: Mapping[str, subprocess.Popen[bytes]], grace_s: float) -> N
 
 
 def _left(supervisors: Mapping[str, subprocess.Popen[bytes]]) -> list[int]:
-    """The supervisors that live and all below them; when none does, the live processes that carry their marks."""
-    roots = [process.pid for process in supervisors.values() if process.poll() is None]
+    """The supervisors that live and all below them; when none does, the live processes that carry their marks.
+
+    A signal handler that interrupts ``poll`` gets None from it for ever: its lock is taken.  So what has ended counts
+    as such, too.
+    """
+    roots = [process.pid for process in supervisors.values() if process.poll() is None and running(process.pid)]
     if roots:
         return [*(pid for root in roots for pid in supervise.descendants(root)), *roots]
     return marked(supervisors)

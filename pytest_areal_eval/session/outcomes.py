@@ -17,6 +17,7 @@ from pytest_areal_eval.collection.groups import Group, membership
 from pytest_areal_eval.errors import ArealEvalError
 from pytest_areal_eval.report.examples import example_of
 from pytest_areal_eval.report.reasons import reason_of
+from pytest_areal_eval.report.spans import spans_of
 from pytest_areal_eval.report.text import printable
 from pytest_areal_eval.session.session import SESSION, EvaluationSession
 from pytest_areal_eval.stats.results import EpisodeResult, ItemResult
@@ -116,8 +117,8 @@ def annotate(item: pytest.Item, call_info: pytest.CallInfo[None], report: pytest
     session = item.config.stash[SESSION]
     session.inbox.forget(item)
     expected = _expected_failure_is_the_gates(call_info, report)
-    report.duration = rollout.duration_s
-    report.start, report.stop = rollout.started_at, rollout.started_at + rollout.duration_s
+    spans = spans_of(rollout.episodes)
+    report.duration, report.start, report.stop = spans.total_s, spans.began, spans.ended
     result = ItemResult(rollout.item_id, tuple(EpisodeResult.from_episode(e) for e in rollout.episodes))
     missed = report.passed and not group.plan.strict and rollout.reward < group.plan.spec.pass_mark
     carried = {
@@ -125,6 +126,7 @@ def annotate(item: pytest.Item, call_info: pytest.CallInfo[None], report: pytest
         "word": MISSED if missed else "",
         "xfail": expected,
         "result": result.to_dict(),
+        "spans": spans.pairs(),
     }
     if rollout.reward < group.plan.spec.pass_mark:
         carried["example"] = example_of(rollout.item_id, rollout.episodes).to_dict()

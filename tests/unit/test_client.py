@@ -6,12 +6,13 @@ import asyncio
 import itertools
 from collections.abc import Coroutine
 from contextlib import nullcontext
+from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
 
 import pytest
 
-from pytest_areal_eval.api import ModelRequest, ModelResponse
+from pytest_areal_eval.api import GenerationHyperparameters, ModelRequest, ModelResponse
 from pytest_areal_eval.controller.client import EngineClient, Progress
 from pytest_areal_eval.controller.clock import Clock
 from pytest_areal_eval.controller.replicas import Replica, Replicas
@@ -402,3 +403,21 @@ def test_an_answer_longer_than_was_asked_for_is_told_once() -> None:
         return odd
 
     assert run(scenario()) == ["a answered 9 tokens where at most 8 were asked for"]
+
+
+def test_an_answer_that_the_servers_context_ends_is_told_once() -> None:
+    async def scenario() -> list[str]:
+        odd: list[str] = []
+        members, _ = replicas("a")
+        cut = ModelResponse(input_count=20, output_count=12, stop_reason="length")
+        asking = client(FakeEngine(cut, cut, replace(cut, output_count=40)), members, odd=odd)
+        for _ in range(3):
+            await asking.generate(
+                ModelRequest(gconfig=GenerationHyperparameters(max_new_tokens=40)), Clock(None), Progress()
+            )
+        return odd
+
+    said = (
+        "cut off an answer of 12 tokens to a prompt of 20, before max_new_tokens=40: its context, or a limit of its own"
+    )
+    assert run(scenario()) == [f"a {said}, is shorter"]

@@ -358,6 +358,17 @@ class TestOtherRuns:
         assert scheduler._roster.closed
         assert {status.state for status in scheduler.poll(handles).values()} == {State.GONE}
 
+    def test_close_does_not_wait_for_whoever_asks_how_a_process_is(self, scheduler: LocalScheduler) -> None:
+        """Where a handler interrupts that very question, its asker cannot go on before the handler is done."""
+        handle = scheduler.start(InstanceSpec("m/0", SLEEP))
+        asked = scheduler._roster.known(handle).process
+        with asked._waitpid_lock:  # type: ignore[attr-defined]
+            began = time.monotonic()
+            scheduler.close()
+            assert time.monotonic() - began < 5
+            assert asked.poll() is None
+        assert scheduler.poll([handle])[handle].state is State.GONE
+
 
 class TestPorts:
     def test_a_port_is_below_the_ephemeral_range(self, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pytest_areal_eval.api import EpisodeStatus
 from pytest_areal_eval.report.examples import example_of
 from pytest_areal_eval.report.reasons import reason_of
 from pytest_areal_eval.report.scoreboard import Row, Scoreboard
+from pytest_areal_eval.report.spans import spans_of
 from pytest_areal_eval.report.table import cells_of, notes_of
 from pytest_areal_eval.stats import EpisodeResult, ItemResult
 
@@ -26,6 +27,7 @@ def report(item: str, reward: float | None, answer: str = "12", **fields: Any) -
     made = pytest.TestReport(f"f.py::e[{item}]", ("f.py", 1, "e"), {}, "passed", None, "call", start=1.0, stop=2.0)
     one = episode(item, reward=reward, completion="x" * 8000, extracted=answer, **fields)
     carried: dict[str, Any] = {"group": "f.py::e", "word": "" if reward else "missed", "xfail": None}
+    carried["spans"] = spans_of([one]).pairs()
     carried["result"] = ItemResult(item, (EpisodeResult.from_episode(one),)).to_dict()
     if not reward:
         carried |= {"example": example_of(item, [one]).to_dict(), "reason": reason_of([one])}
@@ -123,3 +125,12 @@ def test_what_all_errors_say_is_told_once() -> None:
 def test_an_engine_that_was_lost_is_no_reason_of_items() -> None:
     lost = [episode("a", reward=None, status=EpisodeStatus.ENGINE_LOST, error="gone")]
     assert reason_of(lost) == ""
+
+
+def test_the_pause_before_a_resumed_run_is_no_part_of_its_wall_time() -> None:
+    board = Scoreboard()
+    board.add(resumed := row())
+    for item, start in (("a", 1000.0), ("b", 1002.0), ("c", 90_000.0)):
+        board.receive(report(item, 1.0, started_at=start, latency_s=4.0, output_tokens=50))
+    cells = cells_of(resumed, resumed.summary())
+    assert (cells["wall"], cells["tok/s"]) == ("10s", "15")

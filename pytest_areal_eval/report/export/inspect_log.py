@@ -252,8 +252,8 @@ def _header(log: _Log, status: str) -> dict[str, Any]:
             "scores": [{**score, **counts}],
         },
         "stats": {
-            "started_at": _time(row.started_at),
-            "completed_at": _time(row.ended_at),
+            "started_at": _time(row.spans.began),
+            "completed_at": _time(row.spans.ended),
             "model_usage": {log.model: usage},
         },
     }
