@@ -128,7 +128,7 @@ class EngineClient:
                 self._answered = True
                 self._replicas.answered(replica)
                 response.replica, response.attempts = replica.name, progress.attempts
-                self.oddities.look(request, response)
+                self.oddities.look(request, response, self._engine.info)
                 return response
             finally:
                 self._replicas.give_back(replica)

@@ -166,7 +166,9 @@ class Fleet:
         if self._upkeep.once_ready.is_set():
             lost = "was lost" if len(self._members) == 1 else "were lost"
             return EngineLost(f"{many} {lost} and the restarts are spent; the first: {cause}")
-        return EngineStartError(f"the engine did not start; {cause}", self._hint() if self._means.instances else "")
+        if self._means.instances is None:
+            return EngineStartError(f"no server can be used; {cause}")
+        return EngineStartError(f"the engine did not start; {cause}", self._hint())
 
     def _hint(self) -> str:
         status = self._members[0].status

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pytest_areal_eval.api import ModelRequest, ModelResponse
+from pytest_areal_eval.engines.base import EngineInfo
 
 
 class Oddities:
@@ -19,8 +20,10 @@ class Oddities:
         self._served: dict[str, str] = {}
         self._told: set[tuple[str, str]] = set()
 
-    def look(self, request: ModelRequest, response: ModelResponse) -> None:
+    def look(self, request: ModelRequest, response: ModelResponse, info: EngineInfo) -> None:
         """Compare an answer with what was asked, and with what its server said of itself before."""
+        if info.sampling_note and request.gconfig.effective_temperature:
+            self._once("sampling", "", info.sampling_note)
         before = self._served.setdefault(response.replica, response.served)
         if response.served != before:
             self._once(

@@ -76,8 +76,10 @@ class Recovery:
             self._means.replicas.remove(member.replica)
             member.replica = None
             member.owed += member.status is not None and member.status.lost in TAKEN_AWAY
-        self._means.emit("lost", f"{member.name} {'was lost' if was_ready else 'did not start'}: {loss.why}")
-        member.cause = f"{member.name}, attempt {member.attempt}: {loss.why}"
+        given = member.launch is None
+        how = "was lost" if was_ready else "cannot be used" if given else "did not start"
+        self._means.emit("lost", f"{member.name} {how}: {loss.why}")
+        member.cause = f"{member.name}{'' if given else f', attempt {member.attempt}'}: {loss.why}"
         await self._blame(member, loss)
         await self._describe(member)
         hopeless = self._is_hopeless(member, loss, was_ready=was_ready, quick=quick)

@@ -68,6 +68,7 @@ class EngineInfo:
         model: the served model's name.
         token_ids: whether it takes and gives token ids; else messages are sent and it tokenizes.
         note: what a person should know of it, a line each.
+        sampling_note: what a person should know of it once an answer is sampled.
         schemas: whether it can hold an answer to a JSON schema.
         openai_only: whether it has none but OpenAI's own settings.
 
@@ -80,6 +81,7 @@ class EngineInfo:
     model: str = "default"
     token_ids: bool = True
     note: str = ""
+    sampling_note: str = ""
     schemas: bool = False
     openai_only: bool = False
 

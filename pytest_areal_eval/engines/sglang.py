@@ -97,7 +97,8 @@ class SGLangEngine:
             concurrency = _concurrency(server, context_length)
             note = "" if server.get("enable_deterministic_inference") else UNSEEDED
             schemas = server.get("grammar_backend") not in (None, "none")
-            self.info = EngineInfo(context_length, concurrency, self.spec.served_name, note=note, schemas=schemas)
+            name = self.spec.served_name
+            self.info = EngineInfo(context_length, concurrency, name, sampling_note=note, schemas=schemas)
         except MALFORMED as e:
             raise unexpected(f"{endpoint.name} GET /v1/models, /server_info", [models, server], e) from e
         return self.info

@@ -240,8 +240,11 @@ def _gate_lines(decided: Sequence[Decided], board: Scoreboard) -> list[tuple[str
 
 
 def _engine_lines(events: Sequence[Event]) -> list[tuple[str, dict[str, bool]]]:
-    """What the first server said of itself, which servers were lost and when, and each warning once."""
+    """What the first server said of itself, how many followed, which were lost and when, and each warning once."""
     ready = next((event.text for event in events if event.kind == "ready"), None)
+    others = len({event.text.partition(" ")[0] for event in events if event.kind == "ready"}) - 1
+    if ready and others > 0:
+        ready += f"; {others} more server{'s' if others > 1 else ''} followed"
     warnings = dict.fromkeys(event.text for event in events if event.kind == "warning")
     lines: list[tuple[str, dict[str, bool]]] = [(printable(f"engine: {ready}"), {})] if ready else []
     losses = [event for event in events if event.kind in ("lost", "gone")]

@@ -14,7 +14,7 @@ from standin.tokens import ByteTokenizer
 from support.waiting import until
 
 from pytest_areal_eval.allocation import Allocation
-from pytest_areal_eval.api import Rollout
+from pytest_areal_eval.api import GenerationHyperparameters, Rollout
 from pytest_areal_eval.controller import ControllerSettings, Event, RolloutController
 from pytest_areal_eval.engines.base import Endpoint, Engine
 from pytest_areal_eval.engines.server import ServerSpec
@@ -92,10 +92,15 @@ class Ask:
         return float("42" in reply.text)
 
 
-def run_rows(controller: RolloutController, count: int = 12, group_size: int = 1) -> Sequence[Rollout]:
+def run_rows(
+    controller: RolloutController,
+    count: int = 12,
+    group_size: int = 1,
+    gconfig: GenerationHyperparameters | None = None,
+) -> Sequence[Rollout]:
     """Ask ``count`` questions."""
     ids = [
-        controller.submit({"q": f"Question {i}."}, Ask(), item_id=f"row-{i}", group_size=group_size)
+        controller.submit({"q": f"Question {i}."}, Ask(), item_id=f"row-{i}", group_size=group_size, gconfig=gconfig)
         for i in range(count)
     ]
     return controller.wait(ids=ids, timeout=60)

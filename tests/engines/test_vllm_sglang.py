@@ -23,7 +23,7 @@ from standin.server import OTHER, Standin, in_thread
 from standin.tokens import ByteTokenizer
 
 from pytest_areal_eval.allocation import Allocation
-from pytest_areal_eval.api import EpisodeStatus
+from pytest_areal_eval.api import EpisodeStatus, GenerationHyperparameters
 from pytest_areal_eval.controller import ControllerSettings, Event, RolloutController
 from pytest_areal_eval.engines.base import Endpoint, Engine, TransientError
 from pytest_areal_eval.engines.sglang import SGLangEngine
@@ -197,13 +197,14 @@ def test_a_doubled_bos_is_told_once() -> None:
     assert told == ["the prompts begin with two BOS tokens (7): a doubled BOS lowers scores"]
 
 
-def test_sglang_tells_that_it_ignores_seeds() -> None:
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_sglang_tells_that_it_ignores_seeds_where_they_matter(temperature: float) -> None:
     events: list[Event] = []
-    with in_thread(SGLang) as server, attached(make("sglang"), server, events=events):
-        pass
-    assert [event.text for event in events if event.kind == "warning"] == [
-        "SGLang ignores seeds unless --engine-arg=enable-deterministic-inference is given"
-    ]
+    gconfig = GenerationHyperparameters(temperature=temperature)
+    with in_thread(SGLang) as server, attached(make("sglang"), server, events=events) as controller:
+        run_rows(controller, 3, gconfig=gconfig)
+    told = ["SGLang ignores seeds unless --engine-arg=enable-deterministic-inference is given"]
+    assert [event.text for event in events if event.kind == "warning"] == told * (temperature > 0)
 
 
 # Another checkpoint

@@ -51,6 +51,12 @@ def test_rows_are_answered_by_a_server_that_runs_already(run: Run) -> None:
     result.stdout.fnmatch_lines(["engine: server/0 is ready*tiny-math, context 32768, * requests at once"])
 
 
+def test_further_servers_are_counted(run: Run) -> None:
+    with in_thread(VLLM, latency_s=1.5) as first, in_thread(VLLM, latency_s=1.5) as second:
+        result = run(f"--base-url={first.url}", f"--base-url={second.url}", "--model=tiny-math")
+    result.stdout.fnmatch_lines(["engine: server/? is ready*requests at once; 1 more server followed"])
+
+
 def test_the_only_model_needs_no_name(run: Run) -> None:
     with in_thread(VLLM) as server:
         run(f"--base-url={server.url}")
