@@ -50,15 +50,23 @@ def end(supervisors: Mapping[str, subprocess.Popen[bytes]], grace_s: float) -> N
 
 
 def _left(supervisors: Mapping[str, subprocess.Popen[bytes]]) -> list[int]:
-    """The supervisors that live and all below them; when none does, the live processes that carry their marks.
-
-    A signal handler that interrupts ``poll`` gets None from it for ever: its lock is taken.  So what has ended counts
-    as such, too.
-    """
-    roots = [process.pid for process in supervisors.values() if process.poll() is None and running(process.pid)]
+    """The supervisors that live and all below them; when none does, the live processes that carry their marks."""
+    roots = [process.pid for process in supervisors.values() if is_up(process)]
     if roots:
         return [*(pid for root in roots for pid in supervise.descendants(root)), *roots]
     return marked(supervisors)
+
+
+def is_up(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a child of this process has not ended.
+
+    A signal handler that interrupts ``poll`` gets None from it for ever, since its lock is taken: so it is looked at,
+    too, and one that has ended meanwhile is asked again, which takes it from the kernel's list.
+    """
+    if process.poll() is not None or running(process.pid):
+        return process.returncode is None
+    process.poll()
+    return False
 
 
 def running(pid: int) -> bool:

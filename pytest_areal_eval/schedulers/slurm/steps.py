@@ -101,7 +101,7 @@ class Steps:
 
     def alive(self, ids: Sequence[str]) -> list[str]:
         """Those whose srun has not ended: it ends after the last of its tasks."""
-        return [pid for pid in ids if self._sruns[pid].poll() is None and processes.running(int(pid))]
+        return [pid for pid in ids if processes.is_up(self._sruns[pid])]
 
     def end(self, ids: Sequence[str], how: Ending) -> str:
         """SIGTERM to srun, which passes it on to its step; else a signal to the step itself."""
