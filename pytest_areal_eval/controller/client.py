@@ -199,8 +199,10 @@ class EngineClient:
 
     def _count(self, spent: RequestError) -> None:
         """End the run where nothing was ever answered; a server that answered before may do so again."""
-        self._unanswered += not self._answered
-        if not self._answered and self._unanswered >= UNANSWERED:
+        if self._answered:
+            return
+        self._unanswered += 1
+        if self._unanswered >= UNANSWERED:
             message = f"no request was answered, and {self._unanswered} have failed; the last: {spent.args[0]}"
             self._on_refused(RequestError(message, status=spent.status))
 

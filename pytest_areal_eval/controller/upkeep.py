@@ -121,10 +121,9 @@ class Upkeep:
         self._means.replicas.add(member.replica)
         after_s, info = now() - member.since, self._means.engine.info
         self._means.tell(member, "ready", f"{member.name} is ready after {after_s:.1f} s: {info.line}")
-        for note in info.note.splitlines():
-            if note not in self._noted:
-                self._noted.add(note)
-                self._means.emit("warning", note)
+        if info.note and info.note not in self._noted:
+            self._noted.add(info.note)
+            self._means.emit("warning", info.note)
         self.once_ready.set()
 
     async def _not_yet(self, member: Member, reading: Reading, polled: bool) -> None:

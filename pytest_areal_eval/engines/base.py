@@ -67,7 +67,7 @@ class EngineInfo:
         concurrency: requests that one replica runs well at once.
         model: the served model's name.
         token_ids: whether it takes and gives token ids; else messages are sent and it tokenizes.
-        note: what a person should know of it, a line each.
+        note: what a person should know of it, in a line.
         sampling_note: what a person should know of it once an answer is sampled.
         schemas: whether it can hold an answer to a JSON schema.
         openai_only: whether it has none but OpenAI's own settings.

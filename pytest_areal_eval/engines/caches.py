@@ -5,15 +5,16 @@ Invariant: a folder that was claimed is this process's to its end.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 from pathlib import Path
 
+from pytest_areal_eval.schedulers.locks import Lock, try_lock
+
 MOST = 64
 """Sessions at once; one more shares the first one's folder."""
-_claimed: dict[Path, tuple[Path, int]] = {}
-_lock = threading.Lock()
+_claimed: dict[Path, tuple[Path, Lock | None]] = {}
+_claiming = threading.Lock()
 
 
 def claim(folder: Path) -> Path:
@@ -21,27 +22,20 @@ def claim(folder: Path) -> Path:
 
     Where nothing can be locked (a file system that is read-only or knows no locks) it is ``folder``.
     """
-    with _lock:
+    with _claiming:
         if folder not in _claimed:
             _claimed[folder] = _free(folder)
         return _claimed[folder][0]
 
 
-def _free(folder: Path) -> tuple[Path, int]:
+def _free(folder: Path) -> tuple[Path, Lock | None]:
     for number in range(1, MOST + 1):
         path = folder if number == 1 else folder.with_name(f"{folder.name}.{number}")
         try:
             path.mkdir(parents=True, exist_ok=True)
-            fd = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+            lock = try_lock(path, ".lock", f"process {os.getpid()}")
         except OSError:
             break
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-        except OSError:
-            os.close(fd)
-            break
-        else:
-            return path, fd
-    return folder, -1
+        if lock is not None:
+            return path, lock
+    return folder, None

@@ -87,7 +87,7 @@ class OpenAIEngine:
         for other in self._spoken.values():
             _check_alike(info, other.info, endpoint.base_url, any_name=self._is_folder)
         if self.messages and info.token_ids:
-            info = replace(info, note="\n".join(filter(None, (info.note, UNRENDERED))))
+            info = replace(info, note=UNRENDERED)
         self.info = info
         self._spoken[endpoint.name] = engine
         return info

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -21,7 +20,7 @@ def reason_of(episodes: Sequence[Episode]) -> str:
     if first is None:
         return ""
     line = (first.error.splitlines() or [""])[0].replace(f"item {first.item_id!r}: ", "", 1)
-    return sys.intern(line[:LONGEST])
+    return line[:LONGEST]
 
 
 def shared_reason(reasons: Mapping[str, str]) -> str:

@@ -225,9 +225,7 @@ def _evaluation(
     for item_id, group in whole.items():
         if (row.results[item_id].reward or 0.0) < row.pass_mark:
             row.keep(item_id, example_of(item_id, group))
-        reason = reason_of(group)
-        if reason:
-            row.reasons[item_id] = reason
+        row.explain(item_id, reason_of(group))
     return SavedEvaluation(row, described, whole, items, [item_id for item_id in episodes if item_id not in whole])
 
 

@@ -99,6 +99,12 @@ class Row:
         others = [other for other in self.examples if other.item_id != item_id]
         self.examples = sorted([*others, example])[:SHOWN] if example is not None else others
 
+    def explain(self, item_id: str, reason: str) -> None:
+        """Take why an item has an error for :attr:`reasons`; with "" it has none any more."""
+        self.reasons.pop(item_id, None)
+        if reason:
+            self.reasons[item_id] = sys.intern(reason)  # most are alike
+
     def example_lines(self) -> list[str]:
         """The examples for a terminal."""
         return example_lines(self.examples, self.summary().missed)
@@ -152,9 +158,7 @@ class Scoreboard:
         if carried["xfail"] is not None:
             row.xfails[result.item_id] = tuple(carried["xfail"])
         row.keep(result.item_id, Example.from_dict(carried["example"]) if "example" in carried else None)
-        row.reasons.pop(result.item_id, None)  # of an earlier time
-        if carried.get("reason"):
-            row.reasons[result.item_id] = sys.intern(carried["reason"])
+        row.explain(result.item_id, carried.get("reason", ""))
         row.missed_nodes.discard(report.nodeid)  # of an earlier time
         if carried["word"]:
             row.missed_nodes.add(report.nodeid)

@@ -18,8 +18,7 @@ class Spans:
     def __init__(self, spans: Iterable[tuple[float, float]] = ()) -> None:
         self._starts: list[float] = []
         self._ends: list[float] = []
-        for start, end in spans:
-            self.add(start, end)
+        self.update(spans)
 
     def add(self, start: float, end: float) -> None:
         """One more, at any time; one that begins at 0 never ran."""

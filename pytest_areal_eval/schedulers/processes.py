@@ -60,11 +60,11 @@ def _left(supervisors: Mapping[str, subprocess.Popen[bytes]]) -> list[int]:
 def is_up(process: subprocess.Popen[bytes]) -> bool:
     """Whether a child of this process has not ended.
 
-    A signal handler that interrupts ``poll`` gets None from it for ever, since its lock is taken: so it is looked at,
-    too, and one that has ended meanwhile is asked again, which takes it from the kernel's list.
+    A signal handler that interrupts ``poll`` gets None from it for ever, since its lock is taken: so the process is
+    looked at, and asked only once it has ended, which takes it from the kernel's list.
     """
-    if process.poll() is not None or running(process.pid):
-        return process.returncode is None
+    if process.returncode is None and running(process.pid):
+        return True
     process.poll()
     return False
 

@@ -241,12 +241,11 @@ def _gate_lines(decided: Sequence[Decided], board: Scoreboard) -> list[tuple[str
 
 def _engine_lines(events: Sequence[Event]) -> list[tuple[str, dict[str, bool]]]:
     """What the first server said of itself, how many followed, which were lost and when, and each warning once."""
-    ready = next((event.text for event in events if event.kind == "ready"), None)
-    others = len({event.text.partition(" ")[0] for event in events if event.kind == "ready"}) - 1
-    if ready and others > 0:
-        ready += f"; {others} more server{'s' if others > 1 else ''} followed"
+    ready = [event.text for event in events if event.kind == "ready"]
+    others = len({text.partition(" ")[0] for text in ready}) - 1
+    more = f"; {others} more server{'s' if others > 1 else ''} followed" if others > 0 else ""
     warnings = dict.fromkeys(event.text for event in events if event.kind == "warning")
-    lines: list[tuple[str, dict[str, bool]]] = [(printable(f"engine: {ready}"), {})] if ready else []
+    lines: list[tuple[str, dict[str, bool]]] = [(printable(f"engine: {ready[0]}{more}"), {})] if ready else []
     losses = [event for event in events if event.kind in ("lost", "gone")]
     told = [f"{time.strftime('%H:%M:%S', time.localtime(one.at))} {one.text}" for one in losses[:LOSSES_SHOWN]]
     if len(losses) > LOSSES_SHOWN:

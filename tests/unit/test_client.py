@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from random import Random
@@ -361,19 +361,26 @@ def test_an_ended_clock_may_still_be_stopped_by_what_the_episode_left_running() 
 # Servers that are not as they should be
 
 
-def test_a_server_that_changes_its_weights_under_the_run_is_told_once() -> None:
-    """A training run's server, whose weights its trainer updates: the score is of no one checkpoint."""
+def told_of(steps: Sequence[ModelResponse], limits: Iterable[int] = itertools.repeat(64)) -> list[str]:
+    """What is said while the replica a answers so, one request after the other."""
 
     async def scenario() -> list[str]:
         odd: list[str] = []
         members, _ = replicas("a")
-        steps = [ModelResponse(text="x", served=name) for name in ("policy", "policy", "step-2", "policy", "step-3")]
         asking = client(FakeEngine(*steps), members, odd=odd)
-        for _ in steps:
-            await asking.generate(ModelRequest(), Clock(None), Progress())
+        for _, limit in zip(steps, limits, strict=False):
+            request = ModelRequest(gconfig=GenerationHyperparameters(max_new_tokens=limit))
+            await asking.generate(request, Clock(None), Progress())
         return odd
 
-    assert run(scenario()) == ["a answered as policy and then as step-2: the scores are not of one model"]
+    return run(scenario())
+
+
+def test_a_server_that_changes_its_weights_under_the_run_is_told_once() -> None:
+    """A training run's server, whose weights its trainer updates: the score is of no one checkpoint."""
+
+    steps = [ModelResponse(text="x", served=name) for name in ("policy", "policy", "step-2", "policy", "step-3")]
+    assert told_of(steps) == ["a answered as policy and then as step-2: the scores are not of one model"]
 
 
 def test_another_checkpoint_that_was_asked_for_is_no_surprise() -> None:
@@ -392,32 +399,13 @@ def test_another_checkpoint_that_was_asked_for_is_no_surprise() -> None:
 def test_an_answer_longer_than_was_asked_for_is_told_once() -> None:
     """An endpoint that does not honour the limit spends what nobody meant to, and scores otherwise than the others."""
 
-    async def scenario() -> list[str]:
-        odd: list[str] = []
-        members, _ = replicas("a")
-        long = ModelResponse(output_tokens=[5] * 9)
-        asking, request = client(FakeEngine(long, long), members, odd=odd), ModelRequest()
-        for limit in (9, 8, 7):
-            request.gconfig = request.gconfig.new(max_new_tokens=limit)
-            await asking.generate(request, Clock(None), Progress())
-        return odd
-
-    assert run(scenario()) == ["a answered 9 tokens where at most 8 were asked for"]
+    long = ModelResponse(output_tokens=[5] * 9)
+    assert told_of([long] * 3, (9, 8, 7)) == ["a answered 9 tokens where at most 8 were asked for"]
 
 
 def test_an_answer_that_the_servers_context_ends_is_told_once() -> None:
-    async def scenario() -> list[str]:
-        odd: list[str] = []
-        members, _ = replicas("a")
-        cut = ModelResponse(input_count=20, output_count=12, stop_reason="length")
-        asking = client(FakeEngine(cut, cut, replace(cut, output_count=40)), members, odd=odd)
-        for _ in range(3):
-            await asking.generate(
-                ModelRequest(gconfig=GenerationHyperparameters(max_new_tokens=40)), Clock(None), Progress()
-            )
-        return odd
-
+    cut = ModelResponse(input_count=20, output_count=12, stop_reason="length")
     said = (
         "cut off an answer of 12 tokens to a prompt of 20, before max_new_tokens=40: its context, or a limit of its own"
     )
-    assert run(scenario()) == [f"a {said}, is shorter"]
+    assert told_of([cut, cut, replace(cut, output_count=40)], (40, 40, 40)) == [f"a {said}, is shorter"]
